@@ -1,0 +1,172 @@
+"""A log that agents can stand on.
+
+Every state transition of an agent's run is appended as an immutable event, the state of a run is a fold over its events, and
+resuming a run is replaying them and checking frozen hashes. `README.md` begins at the beginning; `eventlog.log` is the
+contract of a log, `eventlog.run` the state of a run, `eventlog.errors` everything that can go wrong.
+
+Names are loaded when they are first used, so that `import eventlog` is cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eventlog.codec import Registry, event
+    from eventlog.errors import (
+        ActionConflict,
+        ActionFailed,
+        ClaimLost,
+        CommitOutcomeUnknown,
+        Conflict,
+        EventLogError,
+        EventTypeUnknown,
+        InvalidInput,
+        LogCorrupt,
+        Misuse,
+        OutcomeUnknown,
+        Refused,
+        RunConflict,
+        StoreBusy,
+        StoreUnavailable,
+        WrongExpectedVersion,
+    )
+    from eventlog.ids import new_event_id
+    from eventlog.log import (
+        Append,
+        AppendResult,
+        CaughtUp,
+        CursorMoved,
+        EventLog,
+        EventReader,
+        Expect,
+        FellBehind,
+        Head,
+        Health,
+        NewEvent,
+        RecordedEvent,
+        StreamSlice,
+        fold,
+    )
+    from eventlog.plain import Limits
+    from eventlog.proposal import Proposal, propose
+    from eventlog.run import Run, Status
+    from eventlog.runtime.actions.write_file import WriteFile
+    from eventlog.runtime.effects import Action, Call, Conflicted, Executed, Promise, Recovered
+    from eventlog.runtime.runner import Outcome, Runner
+    from eventlog.stores import open
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "eventlog.codec": ("Registry", "event"),
+    "eventlog.errors": (
+        "ActionConflict",
+        "ActionFailed",
+        "ClaimLost",
+        "CommitOutcomeUnknown",
+        "Conflict",
+        "EventLogError",
+        "EventTypeUnknown",
+        "InvalidInput",
+        "LogCorrupt",
+        "Misuse",
+        "OutcomeUnknown",
+        "Refused",
+        "RunConflict",
+        "StoreBusy",
+        "StoreUnavailable",
+        "WrongExpectedVersion",
+    ),
+    "eventlog.ids": ("new_event_id",),
+    "eventlog.log": (
+        "Append",
+        "AppendResult",
+        "CaughtUp",
+        "CursorMoved",
+        "EventLog",
+        "EventReader",
+        "Expect",
+        "FellBehind",
+        "Head",
+        "Health",
+        "NewEvent",
+        "RecordedEvent",
+        "StreamSlice",
+        "fold",
+    ),
+    "eventlog.plain": ("Limits",),
+    "eventlog.proposal": ("Proposal", "propose"),
+    "eventlog.run": ("Run", "Status"),
+    "eventlog.runtime.actions.write_file": ("WriteFile",),
+    "eventlog.runtime.effects": ("Action", "Call", "Conflicted", "Executed", "Promise", "Recovered"),
+    "eventlog.runtime.runner": ("Outcome", "Runner"),
+    "eventlog.stores": ("open",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "Action",
+    "ActionConflict",
+    "ActionFailed",
+    "Append",
+    "AppendResult",
+    "Call",
+    "CaughtUp",
+    "ClaimLost",
+    "CommitOutcomeUnknown",
+    "Conflict",
+    "Conflicted",
+    "CursorMoved",
+    "EventLog",
+    "EventLogError",
+    "EventReader",
+    "EventTypeUnknown",
+    "Executed",
+    "Expect",
+    "FellBehind",
+    "Head",
+    "Health",
+    "InvalidInput",
+    "Limits",
+    "LogCorrupt",
+    "Misuse",
+    "NewEvent",
+    "Outcome",
+    "OutcomeUnknown",
+    "Promise",
+    "Proposal",
+    "RecordedEvent",
+    "Recovered",
+    "Refused",
+    "Registry",
+    "Run",
+    "RunConflict",
+    "Runner",
+    "Status",
+    "StoreBusy",
+    "StoreUnavailable",
+    "StreamSlice",
+    "WriteFile",
+    "WrongExpectedVersion",
+    "__version__",
+    "event",
+    "fold",
+    "new_event_id",
+    "open",
+    "propose",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'eventlog' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,370 @@
+"""Everything that can go wrong, in one tree.
+
+    EventLogError
+    ├── Refused              the domain says no; nothing was done, and the refusal is in the log
+    │   ├── ActionConflict   the target already holds something else
+    │   ├── ActionFailed     the effect definitely did not happen
+    │   ├── OutcomeUnknown   the effect may or may not have happened
+    │   └── EventTypeUnknown a run holds an event of a newer program; that run is read-only here
+    ├── Conflict             somebody was first: read again, decide again
+    │   ├── WrongExpectedVersion
+    │   ├── RunConflict
+    │   └── ClaimLost
+    ├── LogCorrupt           damage: stop and investigate
+    ├── StoreUnavailable     the store cannot take or give data now
+    │   ├── StoreBusy
+    │   └── CommitOutcomeUnknown
+    ├── InvalidInput         the value cannot be stored exactly; says where
+    └── Misuse               the engine was called in a way it forbids
+
+Every error has a `code` (stable, printed by the command line), a `hint` (what to do next) and `details` (facts as plain
+data). `CODES` explains every code; an error cannot be made with a code that is not explained there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+__all__ = [
+    "CODES",
+    "ActionConflict",
+    "ActionFailed",
+    "ClaimLost",
+    "CommitOutcomeUnknown",
+    "Conflict",
+    "EventLogError",
+    "EventTypeUnknown",
+    "Explanation",
+    "InvalidInput",
+    "LogCorrupt",
+    "Misuse",
+    "OutcomeUnknown",
+    "Refused",
+    "RunConflict",
+    "StoreBusy",
+    "StoreUnavailable",
+    "WrongExpectedVersion",
+]
+
+
+class Explanation(NamedTuple):
+    """What a code means, and what its reader should do."""
+
+    meaning: str
+    hint: str
+
+
+CODES: Final[Mapping[str, Explanation]] = {
+    # ── refusals of a run ────────────────────────────────────────────────────────────────────────────────────────────
+    "unknown_run": Explanation("No run has this id in this log.", "List the runs with `eventlog runs list`."),
+    "run_exists": Explanation(
+        "A run with this id exists; an id is used once, even after a rejection.", "Choose another run id."
+    ),
+    "approval_required": Explanation(
+        "Nobody has approved the proposal yet, so nothing may run.",
+        "Approve it with the proposal hash that `eventlog approvals show RUN` prints.",
+    ),
+    "approval_rejected": Explanation(
+        "A person rejected the proposal; a rejection is final.", "Start another run with another proposal."
+    ),
+    "approval_not_pending": Explanation(
+        "The request has been decided already; the first decision stands.",
+        "See the recorded decision with `eventlog runs show RUN`.",
+    ),
+    "proposal_hash_mismatch": Explanation(
+        "The action, its arguments or its target are not the ones that were named by this hash.",
+        "Read the current proposal, and decide on exactly that one.",
+    ),
+    "approval_request_mismatch": Explanation(
+        "The approval answers another request than the current one.",
+        "Compare the view with the log: `eventlog verify` names the run.",
+    ),
+    "output_mismatch": Explanation(
+        "The target given now is not the one that was approved.", "Leave --output away, or give the approved target."
+    ),
+    "view_mismatch": Explanation(
+        "The stored view of this run differs from its log, so people may have seen something else.",
+        "Investigate who edited the view; nothing runs until it equals the log again.",
+    ),
+    "output_conflict": Explanation(
+        "The target exists and holds something else; it was not touched.",
+        "Compare both contents, move the other file away, and resume.",
+    ),
+    "invalid_decision": Explanation("A decision is `approve` or `reject`.", "Use one of the two words."),
+    "cannot_resume": Explanation(
+        "A run in this status cannot be resumed.", "See its state with `eventlog runs show RUN`."
+    ),
+    "unknown_action": Explanation(
+        "No action of this name is registered here, so the effect was not attempted.",
+        "Resume in a program that registers the action with its Runner.",
+    ),
+    "event_type_unknown": Explanation(
+        "The run holds an event that this version of the program does not know; it is read-only here.",
+        "Use the newer version that wrote it.",
+    ),
+    # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    "outcome_unknown": Explanation(
+        "An earlier attempt may or may not have happened, and nobody can tell automatically.",
+        "Look at the target, then record what you found; nothing is retried by itself.",
+    ),
+    "action_failed": Explanation(
+        "The effect definitely did not happen; the run stays approved.", "Clear the cause and resume."
+    ),
+    "path_not_allowed": Explanation(
+        "The target is outside the folder this action may write to, or is no path at all.",
+        "Choose a target below the action's root.",
+    ),
+    "target_not_regular": Explanation(
+        "The target exists and is not a regular file; it was not opened or followed.",
+        "Move it away and resume, or propose another target.",
+    ),
+    "atomic_create_unsupported": Explanation(
+        "The target's file system can neither link nor rename without replacing, so no safe creation is possible.",
+        "Use a local file system.",
+    ),
+    "invalid_arguments": Explanation(
+        "The approved arguments are not what the action takes.", "Propose again with the arguments the action names."
+    ),
+    # ── conflicts: read again, decide again ──────────────────────────────────────────────────────────────────────────
+    "version_conflict": Explanation(
+        "The stream is not at the version the append expected; nothing was written.",
+        "Read the stream again, decide again, append again.",
+    ),
+    "run_conflict": Explanation(
+        "Another process is working on this run, or was first; nothing was done.", "Try again in a moment."
+    ),
+    "claim_lost": Explanation(
+        "This run was taken over by another process while this one was working on it.",
+        "Read the run's trace; its new holder records the outcome.",
+    ),
+    # ── damage ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    "log_corrupt": Explanation(
+        "Stored data contradicts its own hashes, numbers or links; it is not served as truth.",
+        "Stop, keep a copy of the files, and run `eventlog verify`.",
+    ),
+    # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
+    "store_busy": Explanation(
+        "Another process holds the write lock, or the queue is full; nothing was written.", "Try again in a moment."
+    ),
+    "store_full": Explanation("The disk is full; nothing was written.", "Free some space and try again."),
+    "store_io_error": Explanation(
+        "The operating system reported an I/O error; nothing was written.", "Check the disk, then try again."
+    ),
+    "store_readonly": Explanation("The log is open for reading only.", "Open it with write access."),
+    "store_cannot_open": Explanation(
+        "The log's files cannot be opened, created or locked.", "Check the path, its permissions and the file system."
+    ),
+    "store_not_found": Explanation("There is no log at this path.", "Check the path; `eventlog start` creates a log."),
+    "store_not_eventlog": Explanation(
+        "The file is an SQLite database of another program, or no database; it was left untouched.",
+        "Choose another path.",
+    ),
+    "store_identity_changed": Explanation(
+        "The database file or its write-ahead log was replaced or removed while the log was open.",
+        "Find out who moves the files; then open the log again and retry by event id.",
+    ),
+    "commit_outcome_unknown": Explanation(
+        "The commit failed in a way that leaves open whether the events are in the log.",
+        "Append the same events again with the same ids: they are stored at most once.",
+    ),
+    "wal_unavailable": Explanation(
+        "SQLite cannot use a write-ahead log here, which a network file system often refuses.",
+        "Keep the log on a local disk.",
+    ),
+    "sqlite_too_old": Explanation("This SQLite library is too old for the log.", "Use SQLite 3.37.0 or newer."),
+    "schema_too_new": Explanation(
+        "The log was written by a newer version of this program; it was left untouched.", "Upgrade the program."
+    ),
+    "migration_required": Explanation(
+        "The log has an older format and is open for reading only.", "Run `eventlog db migrate` once."
+    ),
+    "view_failed": Explanation(
+        "A projection raised while it wrote its view; the view stays at the position before that event.",
+        "Correct the projection and start again; it goes on where it stopped.",
+    ),
+    # ── input that cannot be stored exactly ──────────────────────────────────────────────────────────────────────────
+    "invalid_id": Explanation(
+        "An id is empty, too long, or holds control characters.", "Use 1 to 512 bytes of printable text."
+    ),
+    "invalid_text": Explanation(
+        "A text holds a lone surrogate, or bytes that are not UTF-8.", "Decode the text properly before storing it."
+    ),
+    "invalid_json": Explanation("The text is not JSON.", "Correct the JSON text."),
+    "invalid_event": Explanation("The event does not have the shape that its type names.", "Correct the event."),
+    "invalid_argument": Explanation("An argument has a value that is not allowed.", "Correct the argument."),
+    "non_finite_number": Explanation("JSON has no NaN and no infinity.", "Store a finite number, null, or a text."),
+    "number_too_large": Explanation(
+        "A number is too large to be stored or compared exactly.",
+        "In a proposal keep integers below 2**53; write larger ones as text.",
+    ),
+    "duplicate_key": Explanation("A JSON object names a key twice.", "Keep one of the two."),
+    "non_string_key": Explanation("A key of a mapping is not a text.", "Use text keys."),
+    "unsupported_type": Explanation(
+        "A value is not plain data and no registered type names it.",
+        "Use dict, list, str, int, float, bool or None, or register a Struct for the event.",
+    ),
+    "payload_too_deep": Explanation("The data is nested too deeply.", "Flatten it, or store it outside."),
+    "payload_too_large": Explanation(
+        "The data is larger than the configured limit.", "Store it outside and log its hash."
+    ),
+    "batch_too_large": Explanation("The call appends more events than the configured limit.", "Split the call."),
+    # ── misuse ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    "reserved_stream": Explanation(
+        "Streams that begin with `run:` or `$` are written by the engine only.", "Choose another stream name."
+    ),
+    "event_id_conflict": Explanation(
+        "An event id is in use for another event, or only a part of the call is already stored.",
+        "Make new ids for new events; repeat a call with all of its events, unchanged.",
+    ),
+    "engine_closed": Explanation("The log is closed.", "Open it again."),
+    "fork_detected": Explanation(
+        "The log was opened before fork(); a child process must not use its parent's log.", "Open the log in the child."
+    ),
+    "wrong_loop": Explanation(
+        "The log belongs to another event loop or thread.", "Open one log for each event loop."
+    ),
+    "missing_extra": Explanation(
+        "An optional part is not installed.", "Install the extra that the message names."
+    ),
+    "unexpected": Explanation("A fault of the program itself.", "Please report it with the message and the trace."),
+}
+
+
+class EventLogError(Exception):
+    """The root. `str(error)` is one sentence with the facts; `code`, `hint` and `details` are for programs."""
+
+    def __init__(self, code: str, message: str, /, **details: Any) -> None:
+        self.code: Final = code
+        self.details: Final[dict[str, Any]] = details
+        self.hint: Final = CODES[code].hint
+        super().__init__(message)
+
+
+class Refused(EventLogError):
+    """The domain said no. The refusal was appended with its reason before this was raised.
+
+    `label` is what the command line prints: the code, with its subject where the code has one (`unknown_run:run-1`).
+    """
+
+    def __init__(self, code: str, message: str, /, *, subject: str | None = None, **details: Any) -> None:
+        self.subject: Final = subject
+        super().__init__(code, message, **details)
+
+    @property
+    def label(self) -> str:
+        return self.code if self.subject is None else f"{self.code}:{self.subject}"
+
+
+class ActionConflict(Refused):
+    """The target holds something else than what was approved (`output_conflict`). Nothing was changed."""
+
+
+class ActionFailed(Refused):
+    """The effect definitely did not happen, with proof; the run stays approved."""
+
+
+class OutcomeUnknown(Refused):
+    """An effect has begun and nobody can tell automatically whether it happened (`outcome_unknown`)."""
+
+    def __init__(self, run_id: str, why: str) -> None:
+        super().__init__("outcome_unknown", f"the effect of run {run_id!r} may have happened: {why}", run_id=run_id, why=why)
+
+
+class EventTypeUnknown(Refused):
+    """A fold met an event type, or a schema version, that this program does not know (`event_type_unknown`)."""
+
+    def __init__(self, stream: str, version: int, type: str) -> None:
+        super().__init__(
+            "event_type_unknown",
+            f"event {version} of stream {stream!r} has the unknown type {type!r}",
+            stream=stream,
+            version=version,
+            type=type,
+        )
+
+
+class Conflict(EventLogError):
+    """Somebody else was first. Nothing was written; read again and decide again."""
+
+
+class WrongExpectedVersion(Conflict):
+    """The stream is not where the caller thinks it is (`version_conflict`). `actual` is its version, 0 if absent."""
+
+    def __init__(self, stream: str, expected: str, actual: int) -> None:
+        self.stream: Final = stream
+        self.expected: Final = expected
+        self.actual: Final = actual
+        super().__init__(
+            "version_conflict",
+            f"stream {stream!r} was expected {expected} but is at version {actual}",
+            stream=stream,
+            expected=expected,
+            actual=actual,
+        )
+
+
+class RunConflict(Conflict):
+    """Another resumer holds the run or was first (`run_conflict`). Nothing was done; try again."""
+
+    def __init__(self, run_id: str, why: str) -> None:
+        super().__init__("run_conflict", f"run {run_id!r}: {why}", run_id=run_id, why=why)
+
+
+class ClaimLost(Conflict):
+    """A later claim fenced this holder (`claim_lost`); the new holder records the outcome."""
+
+    def __init__(self, run_id: str, epoch: int, held: int) -> None:
+        super().__init__(
+            "claim_lost",
+            f"run {run_id!r} is held under epoch {epoch}, this process held it under epoch {held}",
+            run_id=run_id,
+            epoch=epoch,
+            held=held,
+        )
+
+
+class LogCorrupt(EventLogError):
+    """Stored data contradicts itself (`log_corrupt`). `reason` is a word, `position` the first bad event if known."""
+
+    def __init__(
+        self, reason: str, message: str, /, *, position: int | None = None, stream: str | None = None, **details: Any
+    ) -> None:
+        self.reason: Final = reason
+        self.position: Final = position
+        self.stream: Final = stream
+        super().__init__("log_corrupt", message, reason=reason, position=position, stream=stream, **details)
+
+
+class StoreUnavailable(EventLogError):
+    """The store cannot do this now. Unless the code is `commit_outcome_unknown`, nothing was written."""
+
+
+class StoreBusy(StoreUnavailable):
+    """The lock or the queue was not free in time (`store_busy`). Definite: nothing was written."""
+
+    def __init__(self, why: str, /, **details: Any) -> None:
+        super().__init__("store_busy", why, **details)
+
+
+class CommitOutcomeUnknown(StoreUnavailable):
+    """Whether the events are in the log could not be settled in time (`commit_outcome_unknown`).
+
+    `event_ids` are the hex ids to retry with; a retry stores them at most once.
+    """
+
+    def __init__(self, event_ids: Sequence[str], why: str) -> None:
+        self.event_ids: Final = tuple(event_ids)
+        super().__init__("commit_outcome_unknown", why, event_ids=list(event_ids))
+
+
+class InvalidInput(EventLogError):
+    """The value cannot be stored exactly. `path` names the place in it, as `$.items[0].price`. Nothing was written."""
+
+    def __init__(self, code: str, message: str, /, *, path: str = "$", **details: Any) -> None:
+        self.path: Final = path
+        super().__init__(code, f"{message} (at {path})" if path != "$" else message, path=path, **details)
+
+
+class Misuse(EventLogError):
+    """The engine was called in a way it forbids; the caller's code has to change."""

@@ -1,0 +1,274 @@
+"""The catalogue: every event of a run, a frozen Struct each.
+
+An event's name is its past-tense fact in snake_case; `RUN_EVENTS` maps the names to the Structs. The body that is stored
+is the Struct's JSON; fields that hold their default are left out. Fields that the envelope has already (who, when, which
+stream) are not repeated here. A released shape never changes: a new shape is a new schema version with an upcaster in
+`codec.py`, and unknown fields are refused, so that an older program never reads half of a newer event.
+
+Hashes are 64 hex digits (SHA-256), times are integer microseconds UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+__all__ = [
+    "LOG_EVENTS",
+    "LOG_STREAM",
+    "RUN_EVENTS",
+    "RUN_PREFIX",
+    "ActionConflict",
+    "ActionExecuted",
+    "ActionFailed",
+    "ActionRecovered",
+    "ActionReplayed",
+    "ApprovalRecorded",
+    "BarrierRecorded",
+    "CheckpointSaved",
+    "Failure",
+    "OutcomeUnknown",
+    "Owner",
+    "ProposalRecorded",
+    "ProposalRejected",
+    "ProposalVerified",
+    "ResumeRejected",
+    "ResumeStarted",
+    "RunClaimed",
+    "RunEvent",
+    "TransitionRejected",
+    "Waiting",
+    "run_stream",
+]
+
+RUN_PREFIX: Final = "run:"
+
+
+def run_stream(run_id: str) -> str:
+    """Return the name of the stream that holds the events of run `run_id`."""
+    return RUN_PREFIX + run_id
+
+
+class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What all event bodies have in common: immutable, compact, and closed against fields of the future."""
+
+
+class Owner(_Fact, frozen=True):
+    """Who holds an intent or a claim: a host, one boot of it, and one lock file that only a living process can hold.
+
+    `host` and `boot` are opaque digests, never names; `lock` is a random id, one for each attempt.
+    """
+
+    host: str
+    boot: str
+    lock: str
+
+
+class Waiting(_Fact, frozen=True):
+    """What a paused run waits for."""
+
+    type: str
+    node_id: str
+    approval_id: str
+
+
+class Failure(_Fact, frozen=True):
+    """Why an effect definitely did not happen: a code of `errors.CODES` and a sentence."""
+
+    code: str
+    message: str
+
+
+class CheckpointSaved(_Fact, frozen=True):
+    """A consistent cut of the run: a state that is safe to resume from."""
+
+    status: str
+    state_version: int
+    waiting: Waiting | None = None
+
+
+class ProposalRecorded(_Fact, frozen=True):
+    """The run asks to act. `proposal` holds the RFC 8785 bytes of {"action", "args", "output"} exactly as hashed."""
+
+    request_id: str
+    proposal: msgspec.Raw
+    proposal_hash: str
+    policy: str | None = None
+    supersedes: str | None = None
+
+
+class ProposalVerified(_Fact, frozen=True):
+    """The hashes were recomputed from the stored bytes and equal. `phase` is `approval` or `resume`."""
+
+    phase: str
+    proposal_hash: str
+
+
+class ProposalRejected(_Fact, frozen=True):
+    """Something differs from what was frozen. The fields that belong to the reason are set, the others absent.
+
+    `viewed` is the row of a view as it was found, where a view was compared with the log.
+    """
+
+    phase: str
+    reason: str
+    action: str
+    output: str | None = None
+    supplied_hash: str | None = None
+    current_hash: str | None = None
+    stored_hash: str | None = None
+    approval_hash: str | None = None
+    current_output: str | None = None
+    approved_output: str | None = None
+    current_request_id: str | None = None
+    approved_request_id: str | None = None
+    viewed: dict[str, Any] | None = None
+
+
+class ApprovalRecorded(_Fact, frozen=True):
+    """A person decided. `approval_hash` freezes what was decided on; the actor is in the envelope."""
+
+    request_id: str
+    decision: str
+    approval_hash: str
+    actor_source: str
+    reason: str | None = None
+
+
+class TransitionRejected(_Fact, frozen=True):
+    """A decision that the state does not allow, with what was attempted and what stands."""
+
+    reason: str
+    attempted_decision: str
+    current_status: str
+    existing_approval: str | None = None
+    supplied_hash: str | None = None
+
+
+class ResumeRejected(_Fact, frozen=True):
+    """A resume that the state does not allow. `viewed` as in `ProposalRejected`."""
+
+    reason: str
+    status: str
+    detail: str | None = None
+    viewed: dict[str, Any] | None = None
+
+
+class ResumeStarted(_Fact, frozen=True):
+    """The intent: from here on the effect may have happened. It also spends the approval."""
+
+    op_key: str
+    attempt: int
+    epoch: int
+    owner: Owner
+    deadline_us: int
+    approval_hash: str
+    input_hash: str
+
+
+class ActionExecuted(_Fact, frozen=True):
+    """The effect was done by this attempt."""
+
+    action: str
+    op_key: str
+    result: Any = None
+
+
+class ActionRecovered(_Fact, frozen=True):
+    """The effect had been done by an earlier attempt; that was proved, and it was not repeated."""
+
+    action: str
+    op_key: str
+    evidence: Any = None
+
+
+class ActionReplayed(_Fact, frozen=True):
+    """A completed run was resumed again; nothing was done."""
+
+    reason: str
+
+
+class ActionConflict(_Fact, frozen=True):
+    """The target holds something else. Contents are text cut to a few kilobytes, or absent where they are no text."""
+
+    action: str
+    op_key: str
+    reason: str
+    expected_content_hash: str | None = None
+    existing_content_hash: str | None = None
+    expected_content: str | None = None
+    existing_content: str | None = None
+
+
+class ActionFailed(_Fact, frozen=True):
+    """The effect definitely did not happen."""
+
+    action: str
+    op_key: str
+    error: Failure
+
+
+class OutcomeUnknown(_Fact, frozen=True):
+    """An intent without a result that nobody can settle automatically."""
+
+    action: str
+    op_key: str
+    why: str
+
+
+class RunClaimed(_Fact, frozen=True):
+    """Another resumer takes the run over. `epoch` is this event's own version; earlier epochs are fenced by it."""
+
+    epoch: int
+    owner: Owner
+    deadline_us: int
+
+
+class BarrierRecorded(_Fact, frozen=True):
+    """Stream `$log`: the store was reopened after a failure; what a read finds from here on is settled."""
+
+    reason: str
+
+
+RunEvent = (
+    CheckpointSaved
+    | ProposalRecorded
+    | ProposalVerified
+    | ProposalRejected
+    | ApprovalRecorded
+    | TransitionRejected
+    | ResumeRejected
+    | ResumeStarted
+    | ActionExecuted
+    | ActionRecovered
+    | ActionReplayed
+    | ActionConflict
+    | ActionFailed
+    | OutcomeUnknown
+    | RunClaimed
+)
+
+LOG_STREAM: Final = "$log"
+"""The stream of events about the log itself."""
+
+LOG_EVENTS: Final[Mapping[str, type[BarrierRecorded]]] = {"barrier_recorded": BarrierRecorded}
+
+RUN_EVENTS: Final[Mapping[str, type[RunEvent]]] = {
+    "action_conflict": ActionConflict,
+    "action_executed": ActionExecuted,
+    "action_failed": ActionFailed,
+    "action_recovered": ActionRecovered,
+    "action_replayed": ActionReplayed,
+    "approval_recorded": ApprovalRecorded,
+    "checkpoint_saved": CheckpointSaved,
+    "outcome_unknown": OutcomeUnknown,
+    "proposal_recorded": ProposalRecorded,
+    "proposal_rejected": ProposalRejected,
+    "proposal_verified": ProposalVerified,
+    "resume_rejected": ResumeRejected,
+    "resume_started": ResumeStarted,
+    "run_claimed": RunClaimed,
+    "transition_rejected": TransitionRejected,
+}

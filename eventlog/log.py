@@ -1,0 +1,323 @@
+"""The contract of a log: what every store promises, in words and types.
+
+* `append` returns only when its events are *durable*. All events of one call become durable together or not at all.
+* Events of a stream have versions 1, 2, 3, … without gaps; events of the log have positions 1, 2, 3, … without gaps, in the
+  order in which they became durable. Positions are ordered; other than that a caller reads nothing into them.
+* An event is the same for ever: same position, version, bytes and leaf, and is verified against its leaf when it is read.
+* An append whose event ids are all stored already, together and in order and with the same content, returns the original
+  result with `deduplicated=True`, whatever it expected. So repeating a call is always safe.
+* Readers hold no lock and no transaction while the caller looks at an event.
+* A cancelled `append` means "not told": the events may be stored or not; repeating the call settles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+from eventlog.errors import InvalidInput
+from eventlog.ids import new_event_id
+
+__all__ = [
+    "Append",
+    "AppendResult",
+    "CaughtUp",
+    "CheckedPage",
+    "CursorMoved",
+    "EventLog",
+    "EventReader",
+    "Expect",
+    "FellBehind",
+    "Head",
+    "Health",
+    "Mark",
+    "NewEvent",
+    "Problem",
+    "RecordedEvent",
+    "RunLog",
+    "StreamSlice",
+    "fold",
+]
+
+S = TypeVar("S")
+
+
+class Expect(msgspec.Struct, frozen=True):
+    """Where the caller thinks a stream is. Make one with `any`, `no_stream`, `exists` or `at`."""
+
+    kind: Literal["any", "no_stream", "exists", "at"]
+    version: int = 0
+
+    @staticmethod
+    def any() -> Expect:
+        """No expectation."""
+        return _ANY
+
+    @staticmethod
+    def no_stream() -> Expect:
+        """The stream has no event."""
+        return _NO_STREAM
+
+    @staticmethod
+    def exists() -> Expect:
+        """The stream has at least one event."""
+        return _EXISTS
+
+    @staticmethod
+    def at(version: int) -> Expect:
+        """The stream is at exactly this version; 0 is the same as `no_stream`."""
+        if type(version) is not int or version < 0:
+            raise InvalidInput("invalid_argument", f"a version is an int from 0, not {version!r}")
+        return Expect("at", version)
+
+    def allows(self, actual: int) -> bool:
+        """Say whether a stream at version `actual` (0: absent) is where this expectation thinks it is."""
+        match self.kind:
+            case "any":
+                return True
+            case "no_stream":
+                return actual == 0
+            case "exists":
+                return actual > 0
+            case "at":
+                return actual == self.version
+
+    def __str__(self) -> str:
+        return f"at version {self.version}" if self.kind == "at" else self.kind.replace("_", " ")
+
+
+_ANY = Expect("any")
+_NO_STREAM = Expect("no_stream")
+_EXISTS = Expect("exists")
+
+
+class NewEvent(msgspec.Struct, frozen=True, kw_only=False):
+    """An event to append. `data` is plain data or a registered Struct; ids are 16 bytes, UUIDv7 by default.
+
+    Keep the object to repeat an append: the id that it was given when it was made is what makes the retry safe.
+    """
+
+    type: str
+    data: Any
+    event_id: bytes = msgspec.field(default_factory=new_event_id)
+    correlation_id: str | None = None
+    causation_id: bytes | None = None
+    schema_version: int = 1
+
+
+class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event as it is in the log.
+
+    `body` is the stored JSON, byte for byte; `data` is what it decodes to: the registered Struct, or plain data where
+    `is_known` is False. `recorded_at_us` is microseconds UTC by the writer's clock, never before the event in front of it.
+    """
+
+    position: int
+    stream: str
+    version: int
+    type: str
+    schema_version: int
+    event_id: bytes
+    recorded_at_us: int
+    actor: str
+    correlation_id: str | None
+    causation_id: bytes | None
+    body: bytes
+    data: Any
+    is_known: bool
+    leaf: bytes
+    prev_in_stream: bytes
+
+
+class Append(msgspec.Struct, frozen=True):
+    """One stream's part of an `append_many`."""
+
+    stream: str
+    events: Sequence[Any]
+    expect: Expect
+
+
+class AppendResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was stored: the stream's new version, the positions of the first and last event, the leaf of the last."""
+
+    stream: str
+    version: int
+    first_position: int
+    last_position: int
+    leaf: bytes
+    deduplicated: bool = False
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The end of the log: the last position (0 if empty) and its leaf (32 zero bytes if empty)."""
+
+    position: int
+    leaf: bytes
+
+
+class StreamSlice(msgspec.Struct, frozen=True):
+    """Events of one stream together with the version the stream had when they were read (0: no such stream)."""
+
+    events: Sequence[RecordedEvent]
+    version: int
+
+
+class CaughtUp(msgspec.Struct, frozen=True):
+    """A subscription has given out everything up to `position` and now waits for new events."""
+
+    position: int
+
+
+class FellBehind(msgspec.Struct, frozen=True):
+    """A subscription that had caught up finds more than a page of events after `position`."""
+
+    position: int
+
+
+class CursorMoved(msgspec.Struct, frozen=True):
+    """Everything up to `position` is handled, though nothing in it matched the filter."""
+
+    position: int
+
+
+Mark = CaughtUp | FellBehind | CursorMoved
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """What a supervisor needs to know. Sizes are bytes; ids are hex."""
+
+    store: str
+    log_id: str
+    store_id: str
+    format_version: int
+    head: int
+    state: Literal["open", "poisoned", "closed"]
+    queued: int
+    durability: str = "full"
+    is_read_only: bool = False
+    sqlite_version: str | None = None
+    has_wal_reset_fix: bool | None = None
+    is_locked_by_file: bool | None = None
+    wal_bytes: int | None = None
+    views_behind: dict[str, int] = {}
+    last_wal_checkpoint_error: str | None = None
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One contradiction in stored data. `reason` is a word, as in `LogCorrupt`."""
+
+    reason: str
+    message: str
+    position: int | None = None
+    stream: str | None = None
+
+
+class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of one page of the log found. `position` is where the next page begins behind, `events` how many rows."""
+
+    position: int
+    events: int
+    problems: Sequence[Problem]
+
+
+class EventReader(Protocol):
+    """What reads a log. It cannot append: that is a type, not a rule."""
+
+    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+        """Give the events of `stream` behind version `after`, in version order.
+
+        Each event is verified against its leaf and its predecessor. Raises LogCorrupt at the first that contradicts them.
+        """
+
+    async def read_stream(self, stream: str, *, after: int = 0) -> StreamSlice:
+        """Return the events of `stream` behind version `after` and the version it was at, from one snapshot."""
+
+    def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+        """Give the events of the log behind position `after`, in position order, up to the head at the last page."""
+
+    def subscribe(
+        self, *, after: int = 0, types: Iterable[str] | None = None, marks: bool = False
+    ) -> AsyncIterator[RecordedEvent | Mark]:
+        """Give the events behind position `after`, then wait for new ones, for ever; of `types` only, if given.
+
+        With `marks`, also `CaughtUp`, `FellBehind` and `CursorMoved`. A slow reader never holds up a writer. Raises
+        StoreUnavailable(`store_identity_changed`) if `after` is beyond the end of the log.
+        """
+
+    async def head(self) -> Head:
+        """Return the end of the log."""
+
+    async def check_page(self, *, after: int, limit: int = 1000) -> CheckedPage:
+        """Check the next `limit` events behind position `after` and go on behind what is wrong, where reading would stop."""
+
+
+class EventLog(EventReader, Protocol):
+    """A log that can be appended to. Used as `async with eventlog.open(…) as log`."""
+
+    async def append(
+        self,
+        stream: str,
+        events: Sequence[Any],
+        *,
+        expect: Expect,
+        actor: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: bytes | None = None,
+    ) -> AppendResult:
+        """Append events to one stream; *durable* on return. See `append_many`."""
+
+    async def append_many(
+        self,
+        appends: Sequence[Append],
+        *,
+        checks: Sequence[tuple[str, Expect]] = (),
+        actor: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: bytes | None = None,
+    ) -> list[AppendResult]:
+        """Append to several streams, and check others that are not written, as one: all or nothing.
+
+        An event is a registered Struct or a `NewEvent`; `correlation_id` and `causation_id` are for events without their own.
+        Raises WrongExpectedVersion, InvalidInput, Misuse (`reserved_stream`, `event_id_conflict`, …), StoreUnavailable.
+        """
+
+    async def health(self) -> Health:
+        """Return the state of the store, without waiting for a writer."""
+
+    async def close(self) -> None:
+        """Take no more work, finish what was taken, and give the files back. May be called twice."""
+
+
+class RunLog(EventLog, Protocol):
+    """The engine's own door: a log that the runtime may append reserved streams to."""
+
+    @property
+    def store_id(self) -> bytes:
+        """The 16 bytes that name the store; they survive a restore."""
+
+    @property
+    def place(self) -> str | None:
+        """The path beside which the runtime may keep its lock files, or None for a log that lives in one process."""
+
+    async def append_reserved(
+        self, appends: Sequence[Append], *, checks: Sequence[tuple[str, Expect]] = (), actor: str | None = None
+    ) -> list[AppendResult]:
+        """As `append_many`, for streams that begin with `run:` or `$`."""
+
+
+async def fold(
+    log: EventReader, stream: str, initial: Callable[[], S], evolve: Callable[[S, RecordedEvent], S]
+) -> tuple[S, int]:
+    """Return the state that the events of `stream` add up to, and the version to append at.
+
+    `initial()` makes the state of a stream without events; `evolve(state, event)` returns the state after `event`, whose
+    `data` is the registered Struct. Raises what `read` raises.
+    """
+    state = initial()
+    version = 0
+    async for event in log.read(stream):
+        state = evolve(state, event)
+        version = event.version
+    return state, version

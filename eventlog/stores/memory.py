@@ -1,0 +1,348 @@
+"""A log in memory: the whole contract without a file. For tests, and for programs whose log may end with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Final
+
+from eventlog.codec import REGISTRY, Registry
+from eventlog.entry import NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
+from eventlog.errors import Misuse, StoreUnavailable, WrongExpectedVersion
+from eventlog.log import (
+    Append,
+    AppendResult,
+    CaughtUp,
+    CheckedPage,
+    CursorMoved,
+    Expect,
+    FellBehind,
+    Head,
+    Health,
+    Mark,
+    RecordedEvent,
+    StreamSlice,
+)
+from eventlog.plain import Limits
+from eventlog.stores.clock import Clock, SystemClock
+from eventlog.stores.entropy import random_bytes
+from eventlog.stores.requests import EncodedEvent, Part, Request, check_position, check_stream, make_request
+
+__all__ = ["MemoryLog"]
+
+PAGE: Final = 500
+
+
+class MemoryLog:
+    """A log that ends with its object. Use it as an async context manager, from one event loop."""
+
+    def __init__(
+        self,
+        *,
+        actor: str,
+        registry: Registry = REGISTRY,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._actor: Final = actor
+        self._registry: Final = registry
+        self._limits: Final = limits or Limits()
+        self._clock: Final = clock or SystemClock()
+        self._store_id: Final = random_bytes(16)
+        self._log_id: Final = random_bytes(16)
+        self._events: list[RecordedEvent] = []
+        self._streams: dict[str, list[RecordedEvent]] = {}
+        self._by_id: dict[bytes, RecordedEvent] = {}
+        self._state = "new"
+        self._appended = asyncio.Event()
+
+    async def __aenter__(self) -> MemoryLog:
+        if self._state != "new":
+            raise Misuse("engine_closed", "a log object is opened once; make another with eventlog.open(…)")
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._state = "open"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Take no more work."""
+        self._state = "closed"
+        self._appended.set()
+
+    @property
+    def store_id(self) -> bytes:
+        """The 16 bytes that name the store."""
+        return self._store_id
+
+    @property
+    def place(self) -> None:
+        """A log in memory lives in one process and has no place for lock files."""
+        return None
+
+    @property
+    def limits(self) -> Limits:
+        """How large one append may be."""
+        return self._limits
+
+    async def health(self) -> Health:
+        """Return the state of the store."""
+        self._check_usable()
+        return Health(
+            store="memory",
+            log_id=self._log_id.hex(),
+            store_id=self._store_id.hex(),
+            format_version=1,
+            head=len(self._events),
+            state="open",
+            queued=0,
+            durability="none",
+        )
+
+    async def append(
+        self,
+        stream: str,
+        events: Sequence[Any],
+        *,
+        expect: Expect,
+        actor: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: bytes | None = None,
+    ) -> AppendResult:
+        """Append events to one stream."""
+        results = await self._append([Append(stream, events, expect)], (), actor, correlation_id, causation_id)
+        return results[0]
+
+    async def append_many(
+        self,
+        appends: Sequence[Append],
+        *,
+        checks: Sequence[tuple[str, Expect]] = (),
+        actor: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: bytes | None = None,
+    ) -> list[AppendResult]:
+        """Append to several streams, and check others that are not written, as one: all or nothing."""
+        return await self._append(appends, checks, actor, correlation_id, causation_id)
+
+    async def append_reserved(
+        self, appends: Sequence[Append], *, checks: Sequence[tuple[str, Expect]] = (), actor: str | None = None
+    ) -> list[AppendResult]:
+        """The engine's own door: as `append_many`, for streams that begin with `run:` or `$` as well."""
+        return await self._append(appends, checks, actor, None, None, is_reserved_allowed=True)
+
+    async def _append(
+        self,
+        appends: Sequence[Append],
+        checks: Sequence[tuple[str, Expect]],
+        actor: str | None,
+        correlation_id: str | None,
+        causation_id: bytes | None,
+        *,
+        is_reserved_allowed: bool = False,
+    ) -> list[AppendResult]:
+        self._check_usable()
+        request = make_request(
+            appends,
+            checks,
+            actor=actor if actor is not None else self._actor,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            registry=self._registry,
+            limits=self._limits,
+            is_reserved_allowed=is_reserved_allowed,
+        )
+        results = self._store(request)
+        self._appended.set()
+        self._appended = asyncio.Event()
+        return results
+
+    def _store(self, request: Request) -> list[AppendResult]:
+        found = [[self._by_id.get(event.event_id) for event in part.events] for part in request.parts]
+        if any(event is not None for events in found for event in events):
+            return [_original(part, events) for part, events in zip(request.parts, found, strict=True)]
+        expectations = [*((part.stream, part.expect) for part in request.parts), *request.checks]
+        for stream, expect in expectations:
+            actual = len(self._streams.get(stream, ()))
+            if not expect.allows(actual):
+                raise WrongExpectedVersion(stream, str(expect), actual)
+        now_us = max(self._clock.now_us(), self._events[-1].recorded_at_us if self._events else 0)
+        return [self._store_part(part, request.actor, now_us) for part in request.parts]
+
+    def _store_part(self, part: Part, actor: str, now_us: int) -> AppendResult:
+        first = len(self._events) + 1
+        for event in part.events:
+            recorded = self._record(event, part.stream, actor, now_us)
+            self._events.append(recorded)
+            self._streams.setdefault(part.stream, []).append(recorded)
+            self._by_id[event.event_id] = recorded
+        return AppendResult(
+            stream=part.stream,
+            version=len(self._streams[part.stream]),
+            first_position=first,
+            last_position=len(self._events),
+            leaf=self._events[-1].leaf,
+        )
+
+    def _record(self, event: EncodedEvent, stream: str, actor: str, now_us: int) -> RecordedEvent:
+        before = self._streams.get(stream)
+        previous = before[-1].leaf if before else NO_HASH
+        position, version = len(self._events) + 1, len(before or ()) + 1
+        texts = b"".join(map(prefixed, (stream, event.type, actor, event.correlation_id or "")))
+        leaf = seal(
+            self._log_id,
+            position,
+            version,
+            now_us,
+            event.schema_version,
+            event.event_id,
+            event.causation_id or NO_ID,
+            random_bytes(SALT_SIZE),
+            event.body,
+            previous,
+            texts,
+        )
+        return RecordedEvent(
+            position=position,
+            stream=stream,
+            version=version,
+            type=event.type,
+            schema_version=event.schema_version,
+            event_id=event.event_id,
+            recorded_at_us=now_us,
+            actor=actor,
+            correlation_id=event.correlation_id,
+            causation_id=event.causation_id,
+            body=event.body,
+            data=self._registry.decode(event.type, event.schema_version, event.body),
+            is_known=self._registry.knows(event.type, event.schema_version),
+            leaf=leaf,
+            prev_in_stream=previous,
+        )
+
+    async def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+        """Give the events of `stream` behind version `after`, in version order."""
+        check_stream(stream, self._limits)
+        check_position(after, "after")
+        self._check_usable()
+        end = None if limit is None else after + limit
+        for event in self._streams.get(stream, [])[after:end]:
+            yield event
+
+    async def read_stream(self, stream: str, *, after: int = 0) -> StreamSlice:
+        """Return the events of `stream` behind version `after` and the version it is at."""
+        self._check_usable()
+        check_stream(stream, self._limits)
+        check_position(after, "after")
+        events = self._streams.get(stream, [])
+        return StreamSlice(events[after:], len(events))
+
+    async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+        """Give the events of the log behind position `after`, in position order."""
+        check_position(after, "after")
+        left = limit if limit is not None else len(self._events)
+        while left > 0:
+            self._check_usable()
+            page = self._events[after : after + min(PAGE, left)]
+            if not page:
+                return
+            for event in page:
+                yield event
+            after += len(page)
+            left = left - len(page) if limit is not None else len(self._events) - after
+
+    async def subscribe(
+        self, *, after: int = 0, types: Iterable[str] | None = None, marks: bool = False
+    ) -> AsyncIterator[RecordedEvent | Mark]:
+        """Give the events behind position `after`, then wait for new ones."""
+        self._check_usable()
+        check_position(after, "after")
+        wanted = frozenset(types) if types is not None else None
+        self._check_not_beyond(after)
+        has_caught_up = False
+        while True:
+            self._check_usable()
+            appended = self._appended
+            page = self._events[after : after + PAGE]
+            if has_caught_up and len(page) == PAGE:
+                has_caught_up = False
+                if marks:
+                    yield FellBehind(after)
+            events = [event for event in page if wanted is None or event.type in wanted]
+            for event in events:
+                yield event
+            after += len(page)
+            if marks and page and (not events or events[-1].position < after):
+                yield CursorMoved(after)
+            if len(page) == PAGE:
+                continue
+            if not has_caught_up:
+                has_caught_up = True
+                if marks:
+                    yield CaughtUp(after)
+            await appended.wait()
+
+    async def head(self) -> Head:
+        """Return the end of the log."""
+        self._check_usable()
+        return Head(len(self._events), self._events[-1].leaf if self._events else NO_HASH)
+
+    async def check_page(self, *, after: int, limit: int = 1000) -> CheckedPage:
+        """Nobody edits a memory behind its back; this counts the events."""
+        self._check_usable()
+        check_position(after, "after")
+        events = self._events[after : after + limit]
+        return CheckedPage(position=after + len(events), events=len(events), problems=())
+
+    def _check_not_beyond(self, after: int) -> None:
+        head = len(self._events)
+        if after > head:
+            raise StoreUnavailable(
+                "store_identity_changed",
+                f"the cursor {after} is beyond the end of the log at {head}: an older log stands here now",
+                after=after,
+                head=head,
+            )
+
+    def _check_usable(self) -> None:
+        if self._state != "open":
+            raise StoreUnavailable("engine_closed", "the log is closed" if self._state == "closed" else "the log is not open yet")
+        if os.getpid() != self._pid:
+            raise Misuse("fork_detected", f"the log was opened in process {self._pid}, this is its child {os.getpid()}")
+        if asyncio.get_running_loop() is not self._loop:
+            raise Misuse("wrong_loop", "the log was opened in another event loop")
+
+
+def _original(part: Part, found: list[RecordedEvent | None]) -> AppendResult:
+    events: list[RecordedEvent] = []
+    for new, event in zip(part.events, found, strict=True):
+        if event is None or not _is_same(new, part.stream, event):
+            raise _id_conflict(new.event_id, event)
+        if events and (event.version, event.position) != (events[-1].version + 1, events[-1].position + 1):
+            raise _id_conflict(new.event_id, event)
+        events.append(event)
+    return AppendResult(
+        stream=part.stream,
+        version=events[-1].version,
+        first_position=events[0].position,
+        last_position=events[-1].position,
+        leaf=events[-1].leaf,
+        deduplicated=True,
+    )
+
+
+def _is_same(new: EncodedEvent, stream: str, event: RecordedEvent) -> bool:
+    return (event.stream, event.type, event.schema_version, event.body) == (
+        stream,
+        new.type,
+        new.schema_version,
+        new.body,
+    )
+
+
+def _id_conflict(event_id: bytes, event: RecordedEvent | None) -> Misuse:
+    where = "is not stored, though others of the call are" if event is None else f"is the event at position {event.position}"
+    return Misuse("event_id_conflict", f"the event id {event_id.hex()} {where}", event_id=event_id.hex())

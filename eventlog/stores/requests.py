@@ -1,0 +1,184 @@
+"""What a caller asks for, checked and encoded, before a store sees it.
+
+Everything that can be refused without looking at the log is refused here: bad ids, data that has no exact form, too much of
+it, reserved streams. A store works on `Request`s only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from eventlog.codec import MAX_SCHEMA_VERSION, MAX_TYPE_BYTES, Registry
+from eventlog.entry import NO_ID
+from eventlog.errors import InvalidInput, Misuse
+from eventlog.ids import new_event_id
+from eventlog.log import Append, Expect, NewEvent
+from eventlog.plain import Limits, check_id
+
+__all__ = ["EncodedEvent", "Part", "Request", "check_actor", "check_position", "check_stream", "make_request"]
+
+MAX_ACTOR_BYTES: Final = 256
+MAX_CORRELATION_BYTES: Final = 128
+MAX_POSITION: Final = 2**63 - 1
+
+
+class EncodedEvent(msgspec.Struct, frozen=True, gc=False):
+    """One event, its data as the JSON bytes that will be stored."""
+
+    type: str
+    schema_version: int
+    event_id: bytes
+    correlation_id: str | None
+    causation_id: bytes | None
+    body: bytes
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The events for one stream, and where the caller thinks it is."""
+
+    stream: str
+    events: list[EncodedEvent]
+    expect: Expect
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One call of `append` or `append_many`."""
+
+    parts: list[Part]
+    checks: Sequence[tuple[str, Expect]]
+    actor: str
+    size: int
+    """How many events."""
+
+    def event_ids(self) -> list[bytes]:
+        return [event.event_id for part in self.parts for event in part.events]
+
+
+def make_request(
+    appends: Sequence[Append],
+    checks: Sequence[tuple[str, Expect]],
+    *,
+    actor: str,
+    correlation_id: str | None,
+    causation_id: bytes | None,
+    registry: Registry,
+    limits: Limits,
+    is_reserved_allowed: bool = False,
+) -> Request:
+    """Return the call as a request. Raises InvalidInput or Misuse; nothing was written then."""
+    if not appends:
+        raise InvalidInput("invalid_argument", "append_many needs at least one stream to append to")
+    size = sum(len(_events_of(append)) for append in appends)
+    if size > limits.events_per_call:
+        raise InvalidInput("batch_too_large", f"{size} events in one call, {limits.events_per_call} are allowed")
+    parts = [
+        _part(append, registry, limits, correlation_id, causation_id, is_reserved_allowed) for append in appends
+    ]
+    checks = [(check_stream(stream, limits), _expect(expect)) for stream, expect in checks]
+    request = Request(parts, checks, check_actor(actor), size)
+    if len(parts) > 1 and len({part.stream for part in parts}) != len(parts):
+        raise InvalidInput("invalid_argument", "a stream stands twice in one append_many; put its events together")
+    if size > 1 and len(set(request.event_ids())) != size:
+        raise Misuse("event_id_conflict", "an event id stands twice in one call")
+    return request
+
+
+def check_stream(stream: str, limits: Limits) -> str:
+    """Return `stream` if it can name a stream; raises InvalidInput(`invalid_id`)."""
+    return check_id(stream, "stream", max_bytes=limits.id_bytes)
+
+
+def check_actor(actor: str) -> str:
+    """Return `actor` if it can name who did something; raises InvalidInput(`invalid_id`)."""
+    return check_id(actor, "actor", max_bytes=MAX_ACTOR_BYTES)
+
+
+def check_position(value: int, what: str) -> int:
+    """Return `value` if it is a cursor: an int from 0. Raises InvalidInput(`invalid_argument`)."""
+    if type(value) is not int or not 0 <= value <= MAX_POSITION:
+        raise InvalidInput("invalid_argument", f"`{what}` is an int from 0, not {value!r:.40}")
+    return value
+
+
+def _events_of(append: Append) -> Sequence[Any]:
+    events = append.events
+    if isinstance(events, (str, bytes, dict, msgspec.Struct)) or not isinstance(events, Sequence):
+        raise InvalidInput("invalid_argument", f"events are a list, not a {type(events).__name__}")
+    if not events:
+        raise InvalidInput("invalid_argument", f"no events to append to {append.stream!r:.80}")
+    return events
+
+
+def _expect(expect: Expect) -> Expect:
+    if not isinstance(expect, Expect):
+        raise InvalidInput("invalid_argument", f"`expect` is an Expect, not {expect!r:.40}")
+    return expect
+
+
+def _part(
+    append: Append,
+    registry: Registry,
+    limits: Limits,
+    correlation_id: str | None,
+    causation_id: bytes | None,
+    is_reserved_allowed: bool,
+) -> Part:
+    stream = check_stream(append.stream, limits)
+    if not is_reserved_allowed and stream.startswith(("run:", "$")):
+        raise Misuse("reserved_stream", f"the stream {stream!r} belongs to the engine", stream=stream)
+    events = []
+    for index, event in enumerate(append.events):
+        try:
+            events.append(_encoded(event, registry, limits, correlation_id, causation_id))
+        except InvalidInput as error:
+            if len(append.events) == 1:
+                raise
+            message = str(error).removesuffix(f" (at {error.path})")
+            raise InvalidInput(error.code, f"event {index} of {stream!r}: {message}", path=error.path) from None
+    return Part(stream, events, _expect(append.expect))
+
+
+def _encoded(
+    event: Any, registry: Registry, limits: Limits, correlation_id: str | None, causation_id: bytes | None
+) -> EncodedEvent:
+    if isinstance(event, NewEvent):
+        type_name, schema_version, data = _of_new_event(event, registry)
+        event_id = _id(event.event_id, "event id")
+        correlation_id = event.correlation_id if event.correlation_id is not None else correlation_id
+        causation_id = event.causation_id if event.causation_id is not None else causation_id
+    elif isinstance(event, msgspec.Struct):
+        type_name, schema_version = registry.type_of(type(event))
+        data = event
+        event_id = new_event_id()
+    else:
+        raise InvalidInput("unsupported_type", f"an event is a registered Struct or a NewEvent, not {type(event).__name__}")
+    if correlation_id is not None:
+        check_id(correlation_id, "correlation id", max_bytes=MAX_CORRELATION_BYTES)
+    if causation_id is not None:
+        _id(causation_id, "causation id")
+    body = registry.encode(data, limits)
+    if data is not event and not isinstance(data, msgspec.Struct) and registry.knows(type_name, schema_version):
+        registry.decode(type_name, schema_version, body)  # plain data of a registered type must have its shape
+    return EncodedEvent(type_name, schema_version, event_id, correlation_id, causation_id, body)
+
+
+def _of_new_event(event: NewEvent, registry: Registry) -> tuple[str, int, Any]:
+    type_name = check_id(event.type, "event type", max_bytes=MAX_TYPE_BYTES)
+    data = event.data
+    if isinstance(data, msgspec.Struct):
+        registered, schema_version = registry.type_of(type(data))
+        if registered != type_name:
+            raise InvalidInput("invalid_event", f"{type(data).__qualname__} is a {registered!r}, not a {type_name!r}")
+        return type_name, schema_version, data
+    if type(event.schema_version) is not int or not 1 <= event.schema_version <= MAX_SCHEMA_VERSION:
+        raise InvalidInput("invalid_argument", f"a schema version is an int from 1 to {MAX_SCHEMA_VERSION}")
+    return type_name, event.schema_version, data
+
+
+def _id(value: bytes, what: str) -> bytes:
+    if type(value) is not bytes or len(value) != 16 or value == NO_ID:
+        raise InvalidInput("invalid_id", f"the {what} must be 16 bytes that are not all zero", what=what)
+    return value

@@ -1,0 +1,202 @@
+"""Connections to the database: how one is opened, and how a whole transaction runs on its thread.
+
+aiosqlite gives each connection a thread with a queue. Three things of it are used in a way its public surface does not offer
+(a guard test pins them): its thread is made a daemon before it starts, so that an unclosed log never keeps a process alive;
+work is put into its queue as one function, so that a hop is a whole transaction and no cancellation can leave half of one;
+and a result for a loop that is closed is dropped instead of killing the thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import quote
+
+import aiosqlite
+
+from eventlog.errors import StoreUnavailable
+from eventlog.stores.sqlite.failures import translate
+from eventlog.stores.sqlite.file_lock import FileLock
+
+__all__ = ["Durability", "Settings", "Worker", "connect", "sqlite_has_wal_reset_fix"]
+
+T = TypeVar("T")
+Durability = Literal["full", "normal"]
+
+SQLITE_FLOOR: Final = (3, 37, 0)
+"""STRICT tables."""
+
+
+def sqlite_has_wal_reset_fix(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> bool:
+    """Say whether this SQLite has the fix of the WAL-reset race: 3.51.3, and 3.50.7 and 3.44.6 on their branches."""
+    if version[:2] == (3, 52):
+        return False
+    if version >= (3, 51, 3):
+        return True
+    return (version[:2] == (3, 50) and version >= (3, 50, 7)) or (version[:2] == (3, 44) and version >= (3, 44, 6))
+
+
+class Settings:
+    """How connections to one database are opened."""
+
+    def __init__(self, path: str, *, durability: Durability, busy_timeout_s: float, is_immutable: bool = False) -> None:
+        self.path: Final = path
+        self.durability: Final = durability
+        self.busy_timeout_s: Final = busy_timeout_s
+        self.is_immutable: Final = is_immutable
+        """The database is on a read-only medium and nobody can write it."""
+
+    def uri(self, mode: str) -> str:
+        tail = "&immutable=1" if self.is_immutable else ""
+        return f"file:{quote(self.path)}?mode={mode}{tail}"
+
+
+def connect(settings: Settings, mode: Literal["rwc", "rw", "ro"]) -> sqlite3.Connection:
+    """Open a connection and set it up; each setting is read back. Call it under the file lock.
+
+    Raises StoreUnavailable (`store_cannot_open`, `wal_unavailable`, `sqlite_too_old`, …) or LogCorrupt.
+    """
+    if sqlite3.sqlite_version_info < SQLITE_FLOOR:
+        raise StoreUnavailable("sqlite_too_old", f"SQLite {sqlite3.sqlite_version} is older than 3.37.0")
+    try:
+        connection = sqlite3.connect(
+            settings.uri(mode),
+            uri=True,
+            isolation_level=None,
+            timeout=settings.busy_timeout_s,
+            cached_statements=256,
+        )
+    except sqlite3.Error as error:
+        raise translate(error, f"cannot open {settings.path!r}") from error
+    try:
+        _set_up(connection, settings, mode)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_up(connection: sqlite3.Connection, settings: Settings, mode: str) -> None:
+    try:
+        for name, value, expected in _pragmas(settings, mode):
+            connection.execute(f"PRAGMA {name}={value}")
+            found = connection.execute(f"PRAGMA {name}").fetchone()
+            if found is None or str(found[0]).lower() != expected:
+                raise _not_in_force(name, expected, found)
+    except sqlite3.Error as error:
+        raise translate(error, f"cannot set up {settings.path!r}") from error
+
+
+def _pragmas(settings: Settings, mode: str) -> list[tuple[str, str, str]]:
+    pragmas = [
+        ("busy_timeout", str(round(settings.busy_timeout_s * 1000)), str(round(settings.busy_timeout_s * 1000))),
+        ("trusted_schema", "OFF", "0"),
+        ("cell_size_check", "ON", "1"),
+        ("mmap_size", "0", "0"),
+    ]
+    if mode == "ro":
+        return [*pragmas, ("query_only", "ON", "1")]
+    pragmas += [
+        ("journal_mode", "WAL", "wal"),
+        ("synchronous", settings.durability.upper(), {"full": "2", "normal": "1"}[settings.durability]),
+        ("wal_autocheckpoint", "0", "0"),
+        ("journal_size_limit", str(64 * 1024 * 1024), str(64 * 1024 * 1024)),
+        ("secure_delete", "ON", "1"),
+        ("recursive_triggers", "ON", "1"),
+    ]
+    if os.uname().sysname == "Darwin":  # there, plain fsync leaves data in the drive's cache
+        pragmas += [("fullfsync", "ON", "1"), ("checkpoint_fullfsync", "ON", "1")]
+    return pragmas
+
+
+def _not_in_force(name: str, expected: str, found: tuple[Any, ...] | None) -> StoreUnavailable:
+    code = "wal_unavailable" if name == "journal_mode" else "store_cannot_open"
+    return StoreUnavailable(code, f"PRAGMA {name} is {found and found[0]!r} after it was set to {expected!r}")
+
+
+class Worker:
+    """A connection and the thread that owns it. For use from the loop that opened it."""
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+        self._aiosqlite: Final = aiosqlite.Connection(connector, iter_chunk_size=64)
+        self._aiosqlite._thread.daemon = True
+        self._connector: Final = connector
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Run the connector on the thread. Raises what it raises; when cancelled, closes what it opened meanwhile."""
+        self._aiosqlite._thread.start()
+        self._is_open = True
+        opened = self._queue(self._connect)
+        try:
+            await opened
+        except BaseException:
+            self._queue(self._disconnect)
+            self._stop()
+            raise
+
+    def start(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Queue `function(connection, *args)` and return the future of its result.
+
+        The function runs to its end whatever happens to the future; cancelling the future only drops the result.
+        """
+        return self._queue(lambda: function(self._aiosqlite._conn, *args))
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        """As `start`, and wait for the result."""
+        return await self.start(function, *args)
+
+    async def close(self, lock: FileLock, *, timeout_s: float) -> bool:
+        """Close the connection on its thread, under the lock, and end the thread; say whether that was done in time."""
+        if not self._is_open:
+            return True
+        closed = self._queue(lambda: self._disconnect(lock))
+        self._stop()
+        done, _ = await asyncio.wait({closed}, timeout=timeout_s)
+        if done:
+            closed.exception()  # an error while closing a failed connection tells nothing new
+        return bool(done)
+
+    def _connect(self) -> None:
+        self._aiosqlite._connection = self._connector()
+
+    def _disconnect(self, lock: FileLock | None = None) -> None:
+        connection, self._aiosqlite._connection = self._aiosqlite._connection, None
+        if connection is not None:
+            with lock or nullcontext():
+                connection.close()
+
+    def _queue(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            outcome: tuple[Any, BaseException | None]
+            try:
+                outcome = (function(), None)
+            except BaseException as error:  # it belongs to whoever waits for the future
+                outcome = (None, error)
+            with suppress(RuntimeError):  # the loop was closed meanwhile; nobody is left to be told
+                loop.call_soon_threadsafe(_deliver, future, outcome)
+
+        self._aiosqlite._tx.put_nowait((None, work))
+        return future
+
+    def _stop(self) -> None:
+        self._is_open = False
+        self._aiosqlite._running = False
+        self._aiosqlite._tx.put_nowait((None, lambda: aiosqlite.core._STOP_RUNNING_SENTINEL))
+
+
+def _deliver(future: asyncio.Future[Any], outcome: tuple[Any, BaseException | None]) -> None:
+    if future.done():
+        return
+    result, error = outcome
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

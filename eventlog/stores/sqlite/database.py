@@ -1,0 +1,178 @@
+"""Opening a database: create it, recognise it, migrate it, or refuse it untouched."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from eventlog.errors import LogCorrupt, StoreUnavailable
+from eventlog.stores.entropy import random_bytes
+from eventlog.stores.sqlite.connection import Settings, connect
+from eventlog.stores.sqlite.failures import translate
+from eventlog.stores.sqlite.file_lock import FileLock
+from eventlog.stores.sqlite.schema import APPLICATION_ID, CREATE, FORMAT_VERSION, MIGRATIONS, Migration
+
+__all__ = ["Facts", "migrate", "open_for_reading", "open_for_writing", "read_facts"]
+
+_IS_EMPTY: Final = "SELECT count(*) = 0 FROM sqlite_schema"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a database says of itself. `log_ids` are (first_position, log_id), ascending."""
+
+    store_id: bytes
+    log_ids: tuple[tuple[int, bytes], ...]
+    format_version: int
+
+    def log_id_at(self, position: int) -> bytes:
+        """Return the log id that was valid when the event at `position` was appended."""
+        return next(log_id for first, log_id in reversed(self.log_ids) if first <= position)
+
+
+def open_for_writing(
+    settings: Settings, lock: FileLock, *, may_create: bool, migrations: Mapping[int, Migration] = MIGRATIONS
+) -> sqlite3.Connection:
+    """Return a connection to a database of the current format, creating or migrating it in one transaction.
+
+    Raises StoreUnavailable (`store_not_eventlog`, `schema_too_new`, …); the file is untouched then.
+    """
+    with lock:
+        _look_before_writing(settings, may_create)
+        connection = connect(settings, "rwc" if may_create else "rw")
+        try:
+            migrate(connection, migrations=migrations)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def open_for_reading(settings: Settings, lock: FileLock | None) -> sqlite3.Connection:
+    """Return a read-only connection to a database of the current format."""
+    if lock is None:
+        return _checked_reader(settings)
+    with lock:
+        return _checked_reader(settings)
+
+
+def migrate(connection: sqlite3.Connection, *, migrations: Mapping[int, Migration] = MIGRATIONS) -> None:
+    """Bring an empty database or one of an older format to the current format, in one transaction."""
+    target = max(FORMAT_VERSION, *(version + 1 for version in migrations)) if migrations else FORMAT_VERSION
+    try:
+        if _format_of(connection) == target:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            _migrate_inside(connection, target, migrations)
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise translate(error, "cannot create or migrate the log") from error
+
+
+def read_facts(connection: sqlite3.Connection) -> Facts:
+    """Return what the database says of itself. Raises LogCorrupt if that is missing."""
+    row = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()
+    log_ids = tuple(connection.execute("SELECT first_position, log_id FROM log_ids ORDER BY first_position"))
+    if row is None or not log_ids or log_ids[0][0] != 1:
+        raise LogCorrupt("identity_missing", "the log does not say which store and which log it is")
+    return Facts(store_id=row[0], log_ids=log_ids, format_version=_user_version(connection))
+
+
+def _look_before_writing(settings: Settings, may_create: bool) -> None:
+    """Refuse a foreign or newer database through a connection that cannot write, so that it stays byte for byte."""
+    if not os.path.exists(settings.path):
+        if not may_create:
+            raise StoreUnavailable("store_not_found", f"there is no log at {settings.path!r}", path=settings.path)
+        return
+    if os.path.getsize(settings.path) == 0:
+        return
+    looking = connect(settings, "ro")
+    try:
+        _format_of(looking)
+    except sqlite3.Error as error:
+        raise translate(error, f"cannot read {settings.path!r}") from error
+    finally:
+        looking.close()
+
+
+def _checked_reader(settings: Settings) -> sqlite3.Connection:
+    if not os.path.exists(settings.path):
+        raise StoreUnavailable("store_not_found", f"there is no log at {settings.path!r}", path=settings.path)
+    connection = connect(settings, "ro")
+    try:
+        found = _format_of(connection)
+        if found != FORMAT_VERSION:
+            code = "migration_required" if found else "store_not_eventlog"
+            raise StoreUnavailable(code, f"the log has format {found}, this program reads format {FORMAT_VERSION}")
+    except sqlite3.Error as error:
+        connection.close()
+        raise translate(error, f"cannot read {settings.path!r}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _format_of(connection: sqlite3.Connection) -> int:
+    """Return the format version, 0 for an empty database. Raises StoreUnavailable for what is not ours or too new."""
+    try:
+        application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+        is_empty = connection.execute(_IS_EMPTY).fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+            raise StoreUnavailable("store_not_eventlog", "the file is not an SQLite database") from error
+        raise
+    if is_empty and application_id == 0:
+        return 0
+    if application_id != APPLICATION_ID:
+        raise StoreUnavailable("store_not_eventlog", "the SQLite database belongs to another program")
+    found = _user_version(connection)
+    if found > FORMAT_VERSION:
+        raise StoreUnavailable(
+            "schema_too_new",
+            f"the log has format {found}, this program knows formats up to {FORMAT_VERSION}",
+            found=found,
+            known=FORMAT_VERSION,
+        )
+    return found
+
+
+def _migrate_inside(connection: sqlite3.Connection, target: int, migrations: Mapping[int, Migration]) -> None:
+    found = _format_of(connection)  # again, inside the transaction: another process may have been first
+    if found == 0:
+        _create(connection)
+        found = FORMAT_VERSION
+    for version in range(found, target):
+        migrations[version](connection)
+    connection.execute(f"PRAGMA user_version={target}")
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    for statement in _statements(CREATE):
+        connection.execute(statement)
+    connection.execute("INSERT INTO meta (name, value) VALUES ('store_id', ?)", (random_bytes(16),))
+    connection.execute("INSERT INTO log_ids (first_position, log_id) VALUES (1, ?)", (random_bytes(16),))
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+
+
+def _statements(script: str) -> list[str]:
+    """Split a script at its complete statements: `executescript` would commit the transaction."""
+    statements, current = [], ""
+    for line in script.splitlines():
+        current += line + "\n"
+        if line.strip() and sqlite3.complete_statement(current):
+            statements.append(current.strip())
+            current = ""
+    return statements
+
+
+def _user_version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version

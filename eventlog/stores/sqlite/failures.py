@@ -1,0 +1,61 @@
+"""What an error of SQLite means for the caller: definite or unknown, and whether the store can go on.
+
+| where                                   | told to the waiters            | the store          |
+|-----------------------------------------|--------------------------------|--------------------|
+| lock not obtained                       | `store_busy`, definite         | healthy            |
+| a statement before COMMIT               | definite failure               | poisoned if IOERR  |
+| COMMIT: SQLITE_FULL                     | `store_full`, definite         | healthy            |
+| COMMIT: SQLITE_IOERR_WRITE              | `store_io_error`, definite     | poisoned           |
+| COMMIT: anything else, as IOERR_FSYNC   | nobody is told "failed"        | poisoned           |
+
+The last row is the dangerous one: after a failed fsync the frames may be on the disk all the same, and a retry of the fsync
+proves nothing. So the connection is closed, a barrier is committed through a new one, and only then a read tells.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from eventlog.errors import EventLogError, LogCorrupt, StoreBusy, StoreUnavailable
+
+__all__ = ["is_definite_at_commit", "is_poison", "translate"]
+
+_SQLITE_IOERR_WRITE: Final = sqlite3.SQLITE_IOERR_WRITE
+_DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def primary(error: sqlite3.Error) -> int:
+    """Return the primary result code (the low byte), 0 if the error did not come from the library."""
+    code: int = getattr(error, "sqlite_errorcode", 0) or 0
+    return code & 0xFF
+
+
+def is_definite_at_commit(error: sqlite3.Error) -> bool:
+    """Say whether this error of a COMMIT proves that the commit frame was not completed."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return primary(error) == sqlite3.SQLITE_FULL or code == _SQLITE_IOERR_WRITE or primary(error) == sqlite3.SQLITE_BUSY
+
+
+def is_poison(error: sqlite3.Error) -> bool:
+    """Say whether the connection must not be used again after this error."""
+    return primary(error) in (sqlite3.SQLITE_IOERR, *_DAMAGE)
+
+
+def translate(error: sqlite3.Error, doing: str) -> EventLogError:
+    """Return the coded error for a driver's error that happened before anything was committed."""
+    name = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    message = f"{doing}: {error} ({name})"
+    match primary(error):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreBusy(message)
+        case sqlite3.SQLITE_FULL:
+            return StoreUnavailable("store_full", message)
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return StoreUnavailable("store_readonly", message)
+        case sqlite3.SQLITE_CANTOPEN:
+            return StoreUnavailable("store_cannot_open", message)
+        case code if code in _DAMAGE:
+            return LogCorrupt("store_corrupt", message)
+        case _:
+            return StoreUnavailable("store_io_error", message)

@@ -1,0 +1,529 @@
+"""The log in an SQLite file: the contract of `eventlog.log`, kept by one writer, a few readers and a lock beside the file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from eventlog.codec import REGISTRY, Registry
+from eventlog.errors import Misuse, StoreBusy, StoreUnavailable
+from eventlog.events import LOG_STREAM, BarrierRecorded
+from eventlog.log import (
+    Append,
+    AppendResult,
+    CaughtUp,
+    CheckedPage,
+    CursorMoved,
+    Expect,
+    FellBehind,
+    Head,
+    Health,
+    Mark,
+    RecordedEvent,
+    StreamSlice,
+)
+from eventlog.plain import Limits
+from eventlog.stores.clock import Clock, SystemClock
+from eventlog.stores.requests import Request, check_position, check_stream, make_request
+from eventlog.stores.sqlite.connection import Durability, Settings, Worker, sqlite_has_wal_reset_fix
+from eventlog.stores.sqlite.database import Facts, open_for_reading, open_for_writing, read_facts
+from eventlog.stores.sqlite.file_lock import FileLock
+from eventlog.stores.sqlite.identity import Identity, canonical_path
+from eventlog.stores.sqlite.reader import ReadConnections
+from eventlog.stores.sqlite.rows import Rows
+from eventlog.stores.sqlite.transaction import Transactions
+from eventlog.stores.sqlite.views import InlineView, Views
+from eventlog.stores.sqlite.wal import WalCheckpoints
+from eventlog.stores.sqlite.writer import WriteConnection, Writer, WriterSettings
+from eventlog.stores.telemetry import logger
+
+__all__ = ["SqliteLog"]
+
+T = TypeVar("T")
+
+PAGE: Final = 500
+_CLOSE_TIMEOUT_S: Final = 1.5
+_FIRST_POLL_S: Final = 0.005
+_LAST_POLL_S: Final = 0.25
+
+
+class SqliteLog:
+    """A log in one SQLite file. Made by `eventlog.open`; use it as an async context manager, from one event loop."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        actor: str,
+        registry: Registry = REGISTRY,
+        limits: Limits | None = None,
+        durability: Durability = "full",
+        busy_timeout_s: float = 5.0,
+        settle_timeout_s: float = 5.0,
+        may_create: bool = True,
+        is_read_only: bool = False,
+        views: Iterable[InlineView] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self._given_path: Final = os.fspath(path)
+        self._actor: Final = actor
+        self._registry: Final = registry
+        self._limits: Final = limits or Limits()
+        self._durability: Final[Durability] = durability
+        self._timeouts: Final = WriterSettings(busy_timeout_s=busy_timeout_s, settle_timeout_s=settle_timeout_s)
+        self._may_create: Final = may_create
+        self._is_read_only: Final = is_read_only
+        self._clock: Final = clock or SystemClock()
+        self._views: Final = Views(views, self._make_rows)
+        self._state = "new"
+        self._writer: Writer | None = None
+        self._committed: set[asyncio.Future[None]] = set()
+
+    # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> SqliteLog:
+        if self._state != "new":
+            raise Misuse("engine_closed", "a log object is opened once; make another with eventlog.open(…)")
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._path = canonical_path(self._given_path)
+        self._settings = Settings(
+            self._path,
+            durability=self._durability,
+            busy_timeout_s=self._timeouts.busy_timeout_s,
+            is_immutable=self._is_read_only and _is_on_read_only_medium(self._path),
+        )
+        self._lock: FileLock | None = None
+        if not self._settings.is_immutable:
+            self._check_exists()
+            self._lock = FileLock(f"{self._path}.lock")
+        try:
+            await self._open()
+        except BaseException:
+            await self._give_back()
+            raise
+        self._state = "open"
+        logger.debug("opened", path=self._path, head=(await self.head()).position)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Take no more work, finish what was taken, and give the files back within about three seconds."""
+        if self._state != "open":
+            return
+        if os.getpid() != self._pid or asyncio.get_running_loop() is not self._loop:
+            self._check_usable()
+        self._state = "closed"
+        self._wake_subscribers()
+        closing = asyncio.ensure_future(self._close())
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait({closing})  # bounded, and leaving a half-closed log behind would help nobody
+            raise
+
+    def _check_exists(self) -> None:
+        if os.path.exists(self._path) or (self._may_create and not self._is_read_only):
+            return
+        raise StoreUnavailable("store_not_found", f"there is no log at {self._given_path!r}", path=self._given_path)
+
+    async def _open(self) -> None:
+        self._reads = ReadConnections(lambda: open_for_reading(self._settings, self._lock), self._lock)
+        if self._is_read_only:
+            self._facts = await self._reads.run(read_facts)
+            return
+        connection = await self._open_writer()
+        self._facts = await connection.worker.run(read_facts)
+        self._writer = Writer(
+            connection,
+            self._timeouts,
+            self._clock,
+            reopen=self._open_writer,
+            discard=self._discard_writer,
+            make_barrier=self._barrier,
+            on_commit=self._wake_subscribers,
+        )
+        if self._views:
+            await self._in_time(self._writer.run_between(self._create_views))
+
+    async def _open_writer(self) -> WriteConnection:
+        lock = self._lock
+        assert lock is not None, "only a log on a read-only medium has no lock, and no writer"
+        worker = Worker(lambda: open_for_writing(self._settings, lock, may_create=self._may_create))
+        await self._in_time(worker.open())
+        identity = Identity(self._path)
+        transactions = Transactions(lock, identity, self._clock, self._views or None)
+        return WriteConnection(worker, transactions, WalCheckpoints(lock))
+
+    async def _discard_writer(self, connection: WriteConnection) -> None:
+        if self._lock is not None:
+            await connection.worker.close(self._lock, timeout_s=_CLOSE_TIMEOUT_S)
+
+    async def _close(self) -> None:
+        writer = self._writer
+        if writer is not None:
+            await writer.drain(_CLOSE_TIMEOUT_S)
+            if writer.poison is None:
+                final = asyncio.ensure_future(writer.run_between(writer.connection.wal.run))
+                await asyncio.wait({final}, timeout=_CLOSE_TIMEOUT_S)
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Close readers, then the writer, then the lock file."""
+        if hasattr(self, "_reads"):
+            await self._reads.close(timeout_s=_CLOSE_TIMEOUT_S)
+        is_closed = True
+        if self._writer is not None and self._lock is not None:
+            is_closed = await self._writer.connection.worker.close(self._lock, timeout_s=_CLOSE_TIMEOUT_S)
+        if self._lock is not None and is_closed:  # a thread that still waits for the lock needs its descriptor
+            self._lock.close()
+
+    async def _in_time(self, opening: Any) -> Any:
+        """Wait for a hop that needs the file lock. The thread may wait for ever, the caller does not."""
+        try:
+            return await asyncio.wait_for(opening, self._timeouts.busy_timeout_s + 1)
+        except TimeoutError:
+            raise StoreBusy("the write lock was not free in time", path=self._path) from None
+
+    def _create_views(self, connection: sqlite3.Connection) -> None:
+        assert self._lock is not None, "views are created by a writer"
+        with self._lock:
+            self._views.create(connection)
+            self._views.catch_up(connection)
+
+    def _barrier(self, why: str) -> Request:
+        append = Append(LOG_STREAM, [BarrierRecorded(reason=why[:500])], Expect.any())
+        return self._request([append], (), None, None, None, is_reserved_allowed=True)
+
+    def _make_rows(self) -> Rows:
+        return Rows(self._facts, self._registry)
+
+    # ── facts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def store_id(self) -> bytes:
+        """The 16 bytes that name the store; they survive a restore."""
+        return self._facts.store_id
+
+    @property
+    def facts(self) -> Facts:
+        """What the database says of itself."""
+        return self._facts
+
+    @property
+    def place(self) -> str | None:
+        """The real path of the database, beside which the runtime keeps its lock files."""
+        return self._path
+
+    @property
+    def limits(self) -> Limits:
+        """How large one append may be."""
+        return self._limits
+
+    async def health(self) -> Health:
+        """Return the state of the store, without waiting for a writer."""
+        self._check_usable()
+        head, behind = await self._reads.run(self._head_and_views)
+        writer = self._writer
+        return Health(
+            store="sqlite",
+            log_id=self._facts.log_ids[-1][1].hex(),
+            store_id=self._facts.store_id.hex(),
+            format_version=self._facts.format_version,
+            head=head,
+            state="poisoned" if writer is not None and writer.poison is not None else "open",
+            queued=writer.queued if writer is not None else 0,
+            durability=self._durability,
+            is_read_only=writer is None,
+            sqlite_version=sqlite3.sqlite_version,
+            has_wal_reset_fix=sqlite_has_wal_reset_fix(),
+            is_locked_by_file=self._lock is not None,
+            wal_bytes=_size(f"{self._path}-wal"),
+            views_behind=behind,
+            last_wal_checkpoint_error=writer.connection.wal.last_error if writer is not None else None,
+        )
+
+    def _head_and_views(self, connection: sqlite3.Connection) -> tuple[int, dict[str, int]]:
+        rows = self._make_rows()
+        return rows.head(connection)[0], Views((), lambda: rows).behind(connection)
+
+    # ── appending ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def append(
+        self,
+        stream: str,
+        events: Sequence[Any],
+        *,
+        expect: Expect,
+        actor: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: bytes | None = None,
+    ) -> AppendResult:
+        """Append events to one stream; *durable* on return."""
+        self._check_usable()
+        request = self._request([Append(stream, events, expect)], (), actor, correlation_id, causation_id)
+        return (await self._submit(request))[0]
+
+    async def append_many(
+        self,
+        appends: Sequence[Append],
+        *,
+        checks: Sequence[tuple[str, Expect]] = (),
+        actor: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: bytes | None = None,
+    ) -> list[AppendResult]:
+        """Append to several streams, and check others that are not written, as one: all or nothing."""
+        self._check_usable()
+        return await self._submit(self._request(appends, checks, actor, correlation_id, causation_id))
+
+    async def append_reserved(
+        self, appends: Sequence[Append], *, checks: Sequence[tuple[str, Expect]] = (), actor: str | None = None
+    ) -> list[AppendResult]:
+        """The engine's own door: as `append_many`, for streams that begin with `run:` or `$` as well."""
+        self._check_usable()
+        return await self._submit(self._request(appends, checks, actor, None, None, is_reserved_allowed=True))
+
+    def _request(
+        self,
+        appends: Sequence[Append],
+        checks: Sequence[tuple[str, Expect]],
+        actor: str | None,
+        correlation_id: str | None,
+        causation_id: bytes | None,
+        *,
+        is_reserved_allowed: bool = False,
+    ) -> Request:
+        return make_request(
+            appends,
+            checks,
+            actor=actor if actor is not None else self._actor,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            registry=self._registry,
+            limits=self._limits,
+            is_reserved_allowed=is_reserved_allowed,
+        )
+
+    async def _submit(self, request: Request) -> list[AppendResult]:
+        if self._writer is None:
+            raise StoreUnavailable("store_readonly", "the log was opened for reading only")
+        # The writer owns the future: a cancelled caller is "not told", and the commit goes on.
+        return await asyncio.shield(self._writer.submit(request))
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+        """Give the events of `stream` behind version `after`, verified and in version order."""
+        check_stream(stream, self._limits)
+        check_position(after, "after")
+        rows = self._make_rows()
+        left = limit if limit is not None else -1
+        while left != 0:
+            size = PAGE if left < 0 else min(PAGE, left)
+            self._check_usable()
+            events, _ = await self._reads.run(rows.stream_page, stream, after, size)
+            for event in events:
+                yield event
+            if len(events) < size:
+                return
+            after = events[-1].version
+            left = left - len(events) if left > 0 else left
+
+    async def read_stream(self, stream: str, *, after: int = 0) -> StreamSlice:
+        """Return the events of `stream` behind version `after` and the version it was at, from one snapshot."""
+        self._check_usable()
+        check_stream(stream, self._limits)
+        check_position(after, "after")
+        events, version = await self._reads.run(self._make_rows().stream_page, stream, after, -1)
+        return StreamSlice(events, version)
+
+    async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+        """Give the events of the log behind position `after`, verified and in position order."""
+        check_position(after, "after")
+        rows = self._make_rows()
+        left = limit if limit is not None else -1
+        while left != 0:
+            size = PAGE if left < 0 else min(PAGE, left)
+            self._check_usable()
+            events, _ = await self._reads.run(rows.log_page, after, size)
+            for event in events:
+                yield event
+            if len(events) < size:
+                return
+            after = events[-1].position
+            left = left - len(events) if left > 0 else left
+
+    async def subscribe(
+        self, *, after: int = 0, types: Iterable[str] | None = None, marks: bool = False
+    ) -> AsyncIterator[RecordedEvent | Mark]:
+        """Give the events behind position `after`, then wait for new ones, those of other processes too."""
+        check_position(after, "after")
+        wanted = frozenset(types) if types is not None else None
+        rows = self._make_rows()
+        await self._check_not_beyond(after)
+        has_caught_up = False
+        pause_s = _FIRST_POLL_S
+        while True:
+            self._check_usable()
+            committed = self._next_commit()
+            events, position = await self._reads.run(rows.log_page, after, PAGE, wanted)
+            is_full = position - after == PAGE
+            if has_caught_up and is_full:
+                has_caught_up = False
+                if marks:
+                    yield FellBehind(after)
+            for event in events:
+                yield event
+            if marks and position > after and (not events or events[-1].position < position):
+                yield CursorMoved(position)
+            pause_s = _FIRST_POLL_S if position > after else min(pause_s * 2, _LAST_POLL_S)
+            after = position
+            if is_full:
+                continue
+            if not has_caught_up:
+                has_caught_up = True
+                if marks:
+                    yield CaughtUp(after)
+            await _wait_for(committed, pause_s)
+
+    async def head(self) -> Head:
+        """Return the end of the log."""
+        self._check_usable()
+        return Head(*await self._reads.run(self._make_rows().head))
+
+    async def check_page(self, *, after: int, limit: int = 1000) -> CheckedPage:
+        """Check the next `limit` events behind position `after` and go on behind what is wrong."""
+        self._check_usable()
+        check_position(after, "after")
+        return await self._reads.run(self._make_rows().check_page, after, limit)
+
+    async def read_view(self, function: Callable[..., T], *args: Any) -> T:
+        """Run `function(connection, *args)` on a read connection once the inline views are at the head.
+
+        Raises EventLogError(`view_failed`) if a view cannot be brought there.
+        """
+        self._check_usable()
+        if self._writer is not None and self._views:
+            behind = await self._reads.run(self._views_behind)
+            if behind:
+                await self._in_time(self._writer.run_between(self._catch_up_views))
+        return await self._reads.run(function, *args)
+
+    async def write_view(self, function: Callable[..., T], *args: Any) -> T:
+        """Run `function(connection, *args)` in one write transaction under the file lock, for views only."""
+        self._check_usable()
+        if self._writer is None:
+            raise StoreUnavailable("store_readonly", "the log was opened for reading only")
+        result: T = await self._in_time(self._writer.run_between(self._write_view, function, *args))
+        return result
+
+    def _views_behind(self, connection: sqlite3.Connection) -> bool:
+        return self._views.are_behind(connection)
+
+    def _catch_up_views(self, connection: sqlite3.Connection) -> None:
+        assert self._lock is not None, "views are written by a writer"
+        with self._lock:
+            self._views.catch_up(connection)
+
+    def _write_view(self, connection: sqlite3.Connection, function: Callable[..., T], *args: Any) -> T:
+        assert self._lock is not None, "views are written by a writer"
+        with self._lock:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = function(connection, *args)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            return result
+
+    async def backup(self, target: str | os.PathLike[str]) -> int:
+        """Copy the log to a new file through SQLite's backup API and return its last position.
+
+        Raises StoreUnavailable(`store_cannot_open`) if the target exists. The copy keeps store id and log id.
+        """
+        self._check_usable()
+        return await self._reads.run(_backup, os.fspath(target))
+
+    # ── guards ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _check_usable(self) -> None:
+        if self._state != "open":
+            raise StoreUnavailable("engine_closed", "the log is closed" if self._state == "closed" else "the log is not open yet")
+        if os.getpid() != self._pid:
+            raise Misuse("fork_detected", f"the log was opened in process {self._pid}, this is its child {os.getpid()}")
+        if asyncio.get_running_loop() is not self._loop:
+            raise Misuse("wrong_loop", "the log was opened in another event loop")
+
+    async def _check_not_beyond(self, after: int) -> None:
+        head = await self.head()
+        if after > head.position:
+            raise StoreUnavailable(
+                "store_identity_changed",
+                f"the cursor {after} is beyond the end of the log at {head.position}: an older log stands here now",
+                after=after,
+                head=head.position,
+            )
+
+    def _next_commit(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._committed.add(future)
+        future.add_done_callback(self._committed.discard)
+        return future
+
+    def _wake_subscribers(self) -> None:
+        for future in list(self._committed):
+            if not future.done():
+                future.set_result(None)
+
+
+async def _wait_for(committed: asyncio.Future[None], pause_s: float) -> None:
+    """Wait for a commit of this process, or for as long as one of another process may go unseen."""
+    # Jitter keeps the subscribers of many processes from asking at the same moments.
+    await asyncio.wait({committed}, timeout=pause_s * random.uniform(0.75, 1.25))
+    committed.cancel()
+
+
+def _backup(connection: sqlite3.Connection, target: str) -> int:
+    try:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreUnavailable("store_cannot_open", f"cannot create {target!r}: {error.strerror}", path=target) from error
+    copy = sqlite3.connect(target, isolation_level=None)
+    try:
+        connection.backup(copy)
+        copy.execute("PRAGMA journal_mode=WAL")
+        position: int = copy.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0]
+    finally:
+        copy.close()
+    _fsync(target)
+    return position
+
+
+def _fsync(path: str) -> None:
+    for each in (path, os.path.dirname(path) or "."):
+        descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
+
+
+def _is_on_read_only_medium(path: str) -> bool:
+    """Say whether the database cannot be written and has no write-ahead log that would have to be read with it."""
+    directory = os.path.dirname(path) or "."
+    return os.path.exists(path) and not os.access(directory, os.W_OK) and not _size(f"{path}-wal")

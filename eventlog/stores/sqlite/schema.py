@@ -1,0 +1,134 @@
+"""The format of a log in an SQLite database. Format version 1.
+
+The database is identified by `application_id` 0x45764C67 ("EvLg") and `user_version` (the format version). Tables:
+
+    meta      name → value: `store_id`, 16 random bytes that survive a restore
+    log_ids   the 16 random bytes of each incarnation of the log, valid from its first position on; one row until a restore
+    streams   stream names as small integers, in the order of their first event
+    types     event types, likewise
+    actors    actors, likewise
+    events    one row an event, clustered by position
+    views     which views are written here, and up to which position
+
+A row of `events` holds every field of the entry (`eventlog/entry.py`) or what it is derived from:
+
+    position, version, schema_version, recorded_at_us, event_id, body_kind   as in the entry
+    stream_id, type_id, actor_id    the names, interned
+    causation_id, correlation_id    NULL for none (16 zero bytes and "" in the entry)
+    body                            the stored JSON; TEXT when plain, so that the `sqlite3` shell reads it, BLOB otherwise
+    salt                            16 random bytes; with the body it gives content_commit
+    leaf                            SHA-256(0x00, entry)
+
+`body_len` is the body's length, `stored_hash` is derivable from the body, `prev_in_stream` is the leaf of version - 1. For an
+erased event the erasure event will carry `body_len` and `content_commit`; they are not stored twice for all others.
+
+Rows are append-only: triggers refuse UPDATE, DELETE, and every INSERT that is not exactly the next position and the next
+version of its stream with a new event id, so INSERT OR REPLACE cannot replace either (delete triggers do not fire for it).
+The one update allowed is erasure: body and salt to NULL, all else unchanged. Triggers prevent; the leaves are the evidence.
+
+A new format version adds an entry to `MIGRATIONS`; a migration runs in one transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Final
+
+__all__ = ["APPLICATION_ID", "CREATE", "EVENT_COLUMNS", "FORMAT_VERSION", "INSERT_EVENT", "MIGRATIONS", "Migration"]
+
+APPLICATION_ID: Final = 0x45764C67
+FORMAT_VERSION: Final = 1
+
+Migration = Callable[[sqlite3.Connection], None]
+MIGRATIONS: Final[Mapping[int, Migration]] = {}
+"""`MIGRATIONS[n]` turns a database of format n into one of format n + 1, inside the transaction that it is called in."""
+
+EVENT_COLUMNS: Final = (
+    "position",
+    "stream_id",
+    "version",
+    "type_id",
+    "schema_version",
+    "actor_id",
+    "recorded_at_us",
+    "event_id",
+    "causation_id",
+    "correlation_id",
+    "body_kind",
+    "body",
+    "salt",
+    "leaf",
+)
+
+INSERT_EVENT: Final = f"INSERT INTO events ({', '.join(EVENT_COLUMNS)}) VALUES ({', '.join('?' * len(EVENT_COLUMNS))})"
+
+_ERASABLE: Final = ("body", "salt")
+_UNCHANGED: Final = " AND ".join(f"NEW.{name} IS OLD.{name}" for name in EVENT_COLUMNS if name not in _ERASABLE)
+
+
+def _append_only(table: str) -> str:
+    return f"""
+CREATE TRIGGER {table}_update BEFORE UPDATE ON {table} BEGIN SELECT raise(ABORT, 'append_only'); END;
+CREATE TRIGGER {table}_delete BEFORE DELETE ON {table} BEGIN SELECT raise(ABORT, 'append_only'); END;
+CREATE TRIGGER {table}_insert BEFORE INSERT ON {table}
+WHEN EXISTS (SELECT 1 FROM {table} WHERE rowid = NEW.rowid OR name = NEW.name)
+BEGIN SELECT raise(ABORT, 'append_only'); END;
+"""
+
+
+CREATE: Final = f"""
+CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TRIGGER meta_update BEFORE UPDATE ON meta BEGIN SELECT raise(ABORT, 'append_only'); END;
+CREATE TRIGGER meta_delete BEFORE DELETE ON meta BEGIN SELECT raise(ABORT, 'append_only'); END;
+CREATE TRIGGER meta_insert BEFORE INSERT ON meta WHEN EXISTS (SELECT 1 FROM meta WHERE name = NEW.name)
+BEGIN SELECT raise(ABORT, 'append_only'); END;
+
+CREATE TABLE log_ids (
+  first_position INTEGER PRIMARY KEY CHECK (first_position >= 1),
+  log_id BLOB NOT NULL UNIQUE CHECK (length(log_id) = 16)
+) STRICT;
+CREATE TRIGGER log_ids_update BEFORE UPDATE ON log_ids BEGIN SELECT raise(ABORT, 'append_only'); END;
+CREATE TRIGGER log_ids_delete BEFORE DELETE ON log_ids BEGIN SELECT raise(ABORT, 'append_only'); END;
+CREATE TRIGGER log_ids_insert BEFORE INSERT ON log_ids
+WHEN EXISTS (SELECT 1 FROM log_ids WHERE first_position >= NEW.first_position OR log_id = NEW.log_id)
+BEGIN SELECT raise(ABORT, 'append_only'); END;
+
+CREATE TABLE streams (stream_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE types (type_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE actors (actor_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+{_append_only("streams")}{_append_only("types")}{_append_only("actors")}
+CREATE TABLE events (
+  position INTEGER PRIMARY KEY,
+  stream_id INTEGER NOT NULL,
+  version INTEGER NOT NULL,
+  type_id INTEGER NOT NULL,
+  schema_version INTEGER NOT NULL CHECK (schema_version BETWEEN 1 AND 65535),
+  actor_id INTEGER NOT NULL,
+  recorded_at_us INTEGER NOT NULL,
+  event_id BLOB NOT NULL UNIQUE CHECK (length(event_id) = 16),
+  causation_id BLOB CHECK (length(causation_id) = 16),
+  correlation_id TEXT,
+  body_kind INTEGER NOT NULL CHECK (body_kind BETWEEN 0 AND 2),
+  body ANY,
+  salt BLOB CHECK (length(salt) = 16),
+  leaf BLOB NOT NULL CHECK (length(leaf) = 32),
+  UNIQUE (stream_id, version)
+) STRICT;
+CREATE TRIGGER events_insert BEFORE INSERT ON events WHEN
+     NEW.position IS NOT (SELECT coalesce(max(position), 0) + 1 FROM events)
+  OR NEW.version IS NOT (SELECT coalesce(max(version), 0) + 1 FROM events WHERE stream_id = NEW.stream_id)
+  OR EXISTS (SELECT 1 FROM events WHERE event_id = NEW.event_id)
+BEGIN SELECT raise(ABORT, 'append_only'); END;
+CREATE TRIGGER events_delete BEFORE DELETE ON events BEGIN SELECT raise(ABORT, 'append_only'); END;
+CREATE TRIGGER events_update BEFORE UPDATE ON events WHEN NOT (
+  NEW.body IS NULL AND NEW.salt IS NULL AND {_UNCHANGED})
+BEGIN SELECT raise(ABORT, 'append_only'); END;
+
+CREATE TABLE views (
+  name TEXT NOT NULL,
+  revision INTEGER NOT NULL,
+  position INTEGER NOT NULL CHECK (position >= 0),
+  PRIMARY KEY (name, revision)
+) STRICT, WITHOUT ROWID;
+"""

@@ -1,0 +1,411 @@
+"""One write transaction: a batch of requests, each checked against the log as the earlier ones of the batch leave it.
+
+Runs on the writer's thread, as one function from the file lock to the identity check. Nothing that is remembered between
+transactions is trusted blindly: stream heads are reused only while SQLite says that no other connection has committed
+(`PRAGMA data_version`, read inside the transaction), and everything is forgotten when a transaction fails.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Sequence, Set
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
+from eventlog.errors import EventLogError, LogCorrupt, Misuse, StoreBusy, StoreUnavailable, WrongExpectedVersion
+from eventlog.log import AppendResult
+from eventlog.stores.clock import Clock
+from eventlog.stores.entropy import random_bytes
+from eventlog.stores.requests import EncodedEvent, Part, Request
+from eventlog.stores.sqlite.database import read_facts
+from eventlog.stores.sqlite.failures import is_definite_at_commit, is_poison, translate
+from eventlog.stores.sqlite.file_lock import FileLock
+from eventlog.stores.sqlite.identity import Identity
+from eventlog.stores.sqlite.schema import INSERT_EVENT
+
+__all__ = ["Batch", "BatchOutcome", "InlineViews", "Transactions"]
+
+Answer = list[AppendResult] | EventLogError
+
+_HEAD: Final = "SELECT position, recorded_at_us FROM events ORDER BY position DESC LIMIT 1"
+_STREAM_HEAD: Final = "SELECT version, leaf FROM events WHERE stream_id = ? ORDER BY version DESC LIMIT 1"
+_BY_ID: Final = """
+SELECT e.position, s.name, e.version, t.name, e.schema_version, CAST(e.body AS BLOB), e.leaf
+FROM events e JOIN streams s USING (stream_id) JOIN types t USING (type_id) WHERE e.event_id = ?"""
+
+_MAX_CACHED_STREAMS: Final = 50_000
+
+
+class InlineViews(Protocol):
+    """The views that are written in the append's own transaction."""
+
+    def follow(self, connection: sqlite3.Connection, before: int, after: int, types: Set[str]) -> None:
+        """Bring the views from position `before` to `after`. Never raises: a view that fails stays behind."""
+
+    def forget(self) -> None:
+        """Forget what was read in a transaction that failed."""
+
+
+class Batch:
+    """Requests that are committed together, and the one question that two threads must agree on: has it begun?"""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests: Final = requests
+        self._lock: Final = threading.Lock()
+        self._state = "waiting"
+
+    def begin(self) -> bool:
+        """Called by the writer's thread once it holds the locks; False if the waiters were told otherwise meanwhile."""
+        return self._become("begun")
+
+    def abandon(self) -> bool:
+        """Called by the loop when time is up; True if nothing was or will be written."""
+        return self._become("abandoned")
+
+    def _become(self, state: str) -> bool:
+        with self._lock:
+            if self._state == "waiting":
+                self._state = state
+            return self._state == state
+
+
+class BatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a batch: one answer a request, and whether the connection may be used again.
+
+    `unknown` means that the COMMIT failed in a way that proves nothing; the answers are empty then.
+    """
+
+    answers: list[Answer] = []
+    wal_bytes: int = 0
+    poison: str | None = None
+    unknown: str | None = None
+    is_lost: bool = False
+    """The files were replaced; reopening the path would open something else."""
+
+
+class _StreamHead(msgspec.Struct, gc=False):
+    stream_id: int
+    version: int
+    leaf: bytes
+    texts: bytes
+
+
+class _Placed(msgspec.Struct, frozen=True, gc=False):
+    """Where an event is, in the log or in this batch."""
+
+    position: int
+    stream: str
+    version: int
+    type: str
+    schema_version: int
+    body: bytes | None
+    leaf: bytes
+
+
+class Transactions:
+    """Makes the transactions of one write connection."""
+
+    def __init__(self, lock: FileLock, identity: Identity, clock: Clock, views: InlineViews | None) -> None:
+        self._lock: Final = lock
+        self._identity: Final = identity
+        self._clock: Final = clock
+        self._views: Final = views
+        self._log_id = b""
+        self._data_version: int | None = None
+        self._position = 0
+        self._time_us = 0
+        self._heads: dict[str, _StreamHead] = {}
+        self._types: dict[str, int] = {}
+        self._actors: dict[str, int] = {}
+
+    def commit(self, connection: sqlite3.Connection, batch: Batch) -> BatchOutcome:
+        """Commit a batch and say what became of each request. Raises nothing."""
+        try:
+            self._lock.acquire()
+        except EventLogError as error:
+            return _all(batch, error)
+        try:
+            return self._commit_locked(connection, batch)
+        finally:
+            self._lock.release()
+
+    def _commit_locked(self, connection: sqlite3.Connection, batch: Batch) -> BatchOutcome:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            return _all(batch, translate(error, "cannot begin a transaction"), poison=_poison(error))
+        if not batch.begin():
+            connection.execute("ROLLBACK")
+            return _all(batch, StoreBusy("the write lock was not free in time"))
+        try:
+            answers = self._write(connection, batch.requests)
+        except sqlite3.Error as error:
+            self._roll_back(connection)
+            return _all(batch, translate(error, "cannot append"), poison=_poison(error))
+        except BaseException as error:
+            self._roll_back(connection)
+            return _all(batch, _coded(error))
+        return self._finish(connection, batch, answers)
+
+    def _finish(self, connection: sqlite3.Connection, batch: Batch, answers: list[Answer]) -> BatchOutcome:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back(connection)
+            if is_definite_at_commit(error):
+                return _all(batch, translate(error, "cannot commit"), poison=_poison(error))
+            return BatchOutcome(unknown=str(error), poison=f"COMMIT failed: {error}")
+        try:
+            return BatchOutcome(answers=answers, wal_bytes=self._identity.check())
+        except StoreUnavailable as error:
+            return BatchOutcome(unknown=str(error), poison=str(error), is_lost=True)
+
+    def _write(self, connection: sqlite3.Connection, requests: Sequence[Request]) -> list[Answer]:
+        try:
+            return self._write_once(connection, requests, is_careful=False)
+        except sqlite3.IntegrityError:
+            # An id is in the log already (the usual reason), or what we remembered is wrong. Start over, trusting nothing.
+            connection.execute("ROLLBACK")
+            connection.execute("BEGIN IMMEDIATE")
+            self._forget()
+        try:
+            return self._write_once(connection, requests, is_careful=True)
+        except sqlite3.IntegrityError as error:
+            raise LogCorrupt("append_refused", f"the database refuses the next event: {error}") from error
+
+    def _write_once(
+        self, connection: sqlite3.Connection, requests: Sequence[Request], *, is_careful: bool
+    ) -> list[Answer]:
+        self._refresh(connection)
+        before = self._position
+        plan = _Plan(self, connection, is_careful)
+        answers = [plan.answer(request) for request in requests]
+        if plan.rows:
+            connection.executemany(INSERT_EVENT, plan.rows)
+            self._position = plan.position
+            self._time_us = plan.time_us
+            if self._views is not None:
+                self._views.follow(connection, before, plan.position, plan.types)
+        return answers
+
+    def _refresh(self, connection: sqlite3.Connection) -> None:
+        """Read the head, unless nobody else can have moved it since this connection's last transaction."""
+        data_version = connection.execute("PRAGMA data_version").fetchone()[0]
+        if data_version == self._data_version:
+            return
+        self._forget()
+        self._data_version = data_version
+        self._position, self._time_us = connection.execute(_HEAD).fetchone() or (0, 0)
+        self._log_id = read_facts(connection).log_id_at(self._position + 1)
+
+    def _forget(self) -> None:
+        self._data_version = None
+        self._heads, self._types, self._actors = {}, {}, {}
+        if self._views is not None:
+            self._views.forget()
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        self._forget()
+        if connection.in_transaction:
+            try:
+                connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                pass  # SQLite rolls back by itself on the errors that make this fail; the connection is poisoned
+
+
+class _Plan:
+    """The rows of one transaction, while its requests are checked one after the other."""
+
+    def __init__(self, transactions: Transactions, connection: sqlite3.Connection, is_careful: bool) -> None:
+        self._known: Final = transactions
+        self._connection: Final = connection
+        self._is_careful: Final = is_careful
+        self._placed: dict[bytes, _Placed] = {}
+        self.rows: list[tuple[Any, ...]] = []
+        self.types: set[str] = set()
+        self.position = transactions._position
+        self.time_us = max(transactions._clock.now_us(), transactions._time_us)
+
+    def answer(self, request: Request) -> Answer:
+        """Place the events of a request, or say why not; a refused request leaves nothing behind."""
+        try:
+            if self._is_careful or self._repeats_this_batch(request):
+                results = self._stored_results(request)
+                if results is not None:
+                    return results
+            miss = self._missed_expectation(request)
+            if miss is not None:
+                return self._stored_results(request) or miss
+            return [self._place(part, request.actor) for part in request.parts]
+        except EventLogError as error:
+            return error
+
+    def _repeats_this_batch(self, request: Request) -> bool:
+        return any(event.event_id in self._placed for part in request.parts for event in part.events)
+
+    def _missed_expectation(self, request: Request) -> WrongExpectedVersion | None:
+        for part in request.parts:
+            actual = self._head(part.stream).version
+            if not part.expect.allows(actual):
+                return WrongExpectedVersion(part.stream, str(part.expect), actual)
+        for stream, expect in request.checks:
+            actual = self._head(stream).version
+            if not expect.allows(actual):
+                return WrongExpectedVersion(stream, str(expect), actual)
+        return None
+
+    def _head(self, stream: str) -> _StreamHead:
+        heads = self._known._heads
+        head = heads.get(stream)
+        if head is None:
+            if len(heads) >= _MAX_CACHED_STREAMS and not self.rows:
+                heads.clear()
+            head = heads[stream] = self._read_head(stream)
+        return head
+
+    def _read_head(self, stream: str) -> _StreamHead:
+        row = self._connection.execute("SELECT stream_id FROM streams WHERE name = ?", (stream,)).fetchone()
+        if row is None:
+            return _StreamHead(0, 0, NO_HASH, prefixed(stream))
+        version, leaf = self._connection.execute(_STREAM_HEAD, row).fetchone() or (0, NO_HASH)
+        return _StreamHead(row[0], version, leaf, prefixed(stream))
+
+    def _place(self, part: Part, actor: str) -> AppendResult:
+        head = self._head(part.stream)
+        if head.stream_id == 0:
+            head.stream_id = self._intern("streams", "stream_id", part.stream)
+        actor_id = self._interned(self._known._actors, "actors", "actor_id", actor)
+        salts = random_bytes(SALT_SIZE * len(part.events))
+        first_position = self.position + 1
+        for index, event in enumerate(part.events):
+            self._place_event(event, head, actor, actor_id, salts[SALT_SIZE * index : SALT_SIZE * (index + 1)], part.stream)
+        return AppendResult(
+            stream=part.stream,
+            version=head.version,
+            first_position=first_position,
+            last_position=self.position,
+            leaf=head.leaf,
+        )
+
+    def _place_event(
+        self, event: EncodedEvent, head: _StreamHead, actor: str, actor_id: int, salt: bytes, stream: str
+    ) -> None:
+        type_id = self._interned(self._known._types, "types", "type_id", event.type)
+        self.types.add(event.type)
+        self.position += 1
+        head.version += 1
+        head.leaf = seal(
+            self._known._log_id,
+            self.position,
+            head.version,
+            self.time_us,
+            event.schema_version,
+            event.event_id,
+            event.causation_id or NO_ID,
+            salt,
+            event.body,
+            head.leaf,
+            head.texts + prefixed(event.type) + prefixed(actor) + prefixed(event.correlation_id or ""),
+        )
+        self.rows.append(
+            (
+                self.position,
+                head.stream_id,
+                head.version,
+                type_id,
+                event.schema_version,
+                actor_id,
+                self.time_us,
+                event.event_id,
+                event.causation_id,
+                event.correlation_id,
+                BODY_PLAIN,
+                event.body.decode(),
+                salt,
+                head.leaf,
+            )
+        )
+        self._placed[event.event_id] = _Placed(
+            self.position, stream, head.version, event.type, event.schema_version, event.body, head.leaf
+        )
+
+    def _interned(self, known: dict[str, int], table: str, column: str, name: str) -> int:
+        number = known.get(name)
+        if number is None:
+            row = self._connection.execute(f"SELECT {column} FROM {table} WHERE name = ?", (name,)).fetchone()
+            number = known[name] = row[0] if row else self._intern(table, column, name)
+        return number
+
+    def _intern(self, table: str, column: str, name: str) -> int:
+        statement = f"INSERT INTO {table} ({column}, name) VALUES ((SELECT coalesce(max({column}), 0) + 1 FROM {table}), ?)"
+        number = self._connection.execute(statement, (name,)).lastrowid
+        assert number is not None, "an INSERT into a rowid table sets its rowid"
+        return number
+
+    def _stored_results(self, request: Request) -> list[AppendResult] | None:
+        """Return the original results if the whole request is stored already, None if nothing of it is.
+
+        Raises Misuse(`event_id_conflict`) for anything in between, and for other content under the same id.
+        """
+        found = [[self._find(event.event_id) for event in part.events] for part in request.parts]
+        if all(place is None for places in found for place in places):
+            return None
+        return [_original(part, places) for part, places in zip(request.parts, found, strict=True)]
+
+    def _find(self, event_id: bytes) -> _Placed | None:
+        placed = self._placed.get(event_id)
+        if placed is not None:
+            return placed
+        row = self._connection.execute(_BY_ID, (event_id,)).fetchone()
+        return None if row is None else _Placed(*row)
+
+
+def _original(part: Part, places: list[_Placed | None]) -> AppendResult:
+    previous: _Placed | None = None
+    for event, place in zip(part.events, places, strict=True):
+        if place is None or not _is_same(event, part.stream, place):
+            raise _id_conflict(event.event_id, place)
+        if previous is not None and (place.version, place.position) != (previous.version + 1, previous.position + 1):
+            raise _id_conflict(event.event_id, place)
+        previous = place
+    first, last = places[0], places[-1]
+    assert first is not None and last is not None, "every place was looked at above"
+    return AppendResult(
+        stream=part.stream,
+        version=last.version,
+        first_position=first.position,
+        last_position=last.position,
+        leaf=last.leaf,
+        deduplicated=True,
+    )
+
+
+def _is_same(event: EncodedEvent, stream: str, place: _Placed) -> bool:
+    return (place.stream, place.type, place.schema_version, place.body) == (
+        stream,
+        event.type,
+        event.schema_version,
+        event.body,
+    )
+
+
+def _id_conflict(event_id: bytes, place: _Placed | None) -> Misuse:
+    where = "is not stored, though others of the call are" if place is None else f"is the event at position {place.position}"
+    return Misuse("event_id_conflict", f"the event id {event_id.hex()} {where}", event_id=event_id.hex())
+
+
+def _all(batch: Batch, error: EventLogError, *, poison: str | None = None) -> BatchOutcome:
+    return BatchOutcome(answers=[error] * len(batch.requests), poison=poison)
+
+
+def _poison(error: sqlite3.Error) -> str | None:
+    return str(error) if is_poison(error) else None
+
+
+def _coded(error: BaseException) -> EventLogError:
+    if isinstance(error, EventLogError):
+        return error
+    return EventLogError("unexpected", f"the writer failed: {type(error).__name__}: {error}")

@@ -1,0 +1,342 @@
+"""The one writer: takes what is queued, commits it once, and tells each caller what happened.
+
+Callers never touch the connection. They wait for a future that the writer owns, so cancelling a caller means "not told" and
+nothing else. There is no timer in front of a commit: an idle log answers at once, a busy one batches by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from eventlog.errors import CommitOutcomeUnknown, EventLogError, StoreBusy, StoreUnavailable
+from eventlog.log import AppendResult
+from eventlog.stores.clock import Clock
+from eventlog.stores.requests import Request
+from eventlog.stores.sqlite.connection import Worker
+from eventlog.stores.sqlite.transaction import Answer, Batch, BatchOutcome, Transactions
+from eventlog.stores.sqlite.wal import WalCheckpoints
+from eventlog.stores.telemetry import is_debugging, logger
+
+__all__ = ["WriteConnection", "Writer", "WriterSettings"]
+
+MAX_BATCH_EVENTS: Final = 10_000
+MAX_QUEUED_REQUESTS: Final = 20_000
+MAX_TRIES: Final = 3
+_IDLE_S: Final = 0.25
+_POLL_S: Final = 0.02
+_PATIENCE_S: Final = 0.2
+
+T = TypeVar("T")
+
+
+class WriterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds: how long a caller waits for the lock, and how long for a commit that has begun or failed."""
+
+    busy_timeout_s: float
+    settle_timeout_s: float
+
+
+class WriteConnection(msgspec.Struct, frozen=True):
+    """A write connection with what belongs to it and is made anew when it is reopened."""
+
+    worker: Worker
+    transactions: Transactions
+    wal: WalCheckpoints
+
+
+class _Waiting(msgspec.Struct, eq=False):
+    """A queued request, the future its caller waits for, and the monotonic time at which it becomes `store_busy`."""
+
+    request: Request
+    future: asyncio.Future[list[AppendResult]]
+    deadline_s: float
+    tries: int = 1
+
+    def answer(self, answer: Answer) -> None:
+        if self.future.done():
+            return
+        if isinstance(answer, EventLogError):
+            self.future.set_exception(answer)
+            self.future.exception()  # a caller that was cancelled will not look; that is no fault
+        else:
+            self.future.set_result(answer)
+
+
+class Writer:
+    """Owns the write connection and the queue in front of it."""
+
+    def __init__(
+        self,
+        connection: WriteConnection,
+        settings: WriterSettings,
+        clock: Clock,
+        *,
+        reopen: Callable[[], Awaitable[WriteConnection]],
+        discard: Callable[[WriteConnection], Awaitable[None]],
+        make_barrier: Callable[[str], Request],
+        on_commit: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._settings: Final = settings
+        self._clock: Final = clock
+        self._reopen: Final = reopen
+        self._discard: Final = discard
+        self._make_barrier: Final = make_barrier
+        self._on_commit: Final = on_commit
+        self._queue: deque[_Waiting] = deque()
+        self._wake: Final = asyncio.Event()
+        self._is_closing = False
+        self.poison: str | None = None
+        self.is_lost = False
+        """The files were replaced: nothing but opening the log again can help."""
+        self._task: Final = asyncio.create_task(self._run(), name="eventlog-writer")
+
+    @property
+    def connection(self) -> WriteConnection:
+        return self._connection
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    def submit(self, request: Request) -> asyncio.Future[list[AppendResult]]:
+        """Queue a request and return the future of its answer. Raises StoreUnavailable at once if it cannot be taken."""
+        if self._is_closing or self._task.done():
+            raise StoreUnavailable("engine_closed", "the log takes no more events: it is closed, or its loop is ending")
+        if self.is_lost:
+            raise StoreUnavailable("store_identity_changed", self.poison or "the files were replaced")
+        if len(self._queue) >= MAX_QUEUED_REQUESTS:
+            raise StoreBusy(f"{len(self._queue)} requests are waiting already", queued=len(self._queue))
+        future: asyncio.Future[list[AppendResult]] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Waiting(request, future, self._clock.monotonic_s() + self._settings.busy_timeout_s))
+        self._wake.set()
+        return future
+
+    async def run_between(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run `function(connection, *args)` on the writer's thread, between two batches."""
+        return await self._connection.worker.run(function, *args)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more requests and wait until those taken are answered, or the time is up."""
+        self._is_closing = True
+        self._wake.set()
+        await asyncio.wait({self._task}, timeout=timeout_s)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=timeout_s)
+        self._fail_queue("the log was closed before the events were written")
+
+    async def _run(self) -> None:
+        try:
+            while not (self._is_closing and not self._queue):
+                await self._wait_for_work()
+                waiting = self._take()
+                if waiting:
+                    await self._commit(waiting)
+        except Exception as error:
+            logger.exception("writer_failed")
+            self.poison = f"{type(error).__name__}: {error}"
+        finally:
+            self._fail_queue("the writer has ended; the events were not written")
+
+    async def _wait_for_work(self) -> None:
+        while not self._queue and not self._is_closing:
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), _IDLE_S if self._connection.wal.is_due_when_idle else None)
+            except TimeoutError:
+                await self._checkpoint_wal()
+
+    def _take(self) -> list[_Waiting]:
+        taken: list[_Waiting] = []
+        events = 0
+        while self._queue and (not taken or events + self._queue[0].request.size <= MAX_BATCH_EVENTS):
+            waiting = self._queue.popleft()
+            events += waiting.request.size
+            taken.append(waiting)
+        return taken
+
+    async def _commit(self, waiting: list[_Waiting]) -> None:
+        if self.poison is not None and not await self._recover(waiting):
+            return
+        batch = Batch([each.request for each in waiting])
+        hop = self._connection.worker.start(self._connection.transactions.commit, batch)
+        outcome = await self._finish_hop(hop, batch, waiting)
+        if outcome is None:
+            return
+        if outcome.poison is not None:
+            self._poison(outcome.poison, is_lost=outcome.is_lost)
+        if outcome.unknown is not None:
+            await self._settle(outcome.unknown, waiting)
+            return
+        self._tell(waiting, outcome)
+        self._connection.wal.wal_bytes = outcome.wal_bytes
+        if self._connection.wal.is_due:
+            await self._checkpoint_wal()
+
+    def _tell(self, waiting: list[_Waiting], outcome: BatchOutcome) -> None:
+        has_written = False
+        for each, answer in zip(waiting, outcome.answers, strict=True):
+            has_written = has_written or isinstance(answer, list)
+            each.answer(answer)
+        if has_written:
+            self._on_commit()
+        if is_debugging():
+            _log_answers(waiting, outcome.answers)
+
+    async def _finish_hop(
+        self, hop: asyncio.Future[BatchOutcome], batch: Batch, waiting: list[_Waiting]
+    ) -> BatchOutcome | None:
+        """Wait for the thread, and keep the callers' deadlines meanwhile.
+
+        Returns None if the callers were told something before the thread was done. Cancellation is held back until the
+        transaction has ended, or is certain never to begin.
+        """
+        was_told = False
+        cancelled: asyncio.CancelledError | None = None
+        unknown_at_s = self._clock.monotonic_s() + self._settings.busy_timeout_s + self._settings.settle_timeout_s
+        while not hop.done():
+            now_s = self._clock.monotonic_s()
+            deadline_s = waiting[0].deadline_s
+            try:
+                await asyncio.wait({hop}, timeout=max(deadline_s - now_s, 0) if not was_told else _POLL_S)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                if batch.abandon():
+                    _answer_all(waiting, StoreBusy("the program ended before the write lock was free"))
+                    raise
+            now_s = self._clock.monotonic_s()
+            if not hop.done() and not was_told and now_s >= deadline_s:
+                was_told = self._tell_late(batch, waiting, now_s >= unknown_at_s)
+                if not was_told:
+                    await asyncio.sleep(_POLL_S)
+            if was_told:
+                self._expire_queue()
+        if cancelled is not None:
+            if not was_told:
+                self._tell_at_the_end(waiting, hop.result())
+            raise cancelled
+        return None if was_told else hop.result()
+
+    def _tell_late(self, batch: Batch, waiting: list[_Waiting], is_too_late: bool) -> bool:
+        if batch.abandon():
+            _answer_all(waiting, StoreBusy("the write lock was not free in time", waited_s=self._settings.busy_timeout_s))
+            logger.warning("store_busy", requests=len(waiting))
+            return True
+        if is_too_late:
+            self._tell_unknown(waiting, "the commit did not end in time")
+        return is_too_late
+
+    def _tell_at_the_end(self, waiting: list[_Waiting], outcome: BatchOutcome) -> None:
+        if outcome.unknown is not None:
+            self._tell_unknown(waiting, outcome.unknown)
+        else:
+            self._tell(waiting, outcome)
+
+    def _expire_queue(self) -> None:
+        now_s = self._clock.monotonic_s()
+        while self._queue and self._queue[0].deadline_s <= now_s:
+            self._queue.popleft().answer(StoreBusy("the write lock was not free in time"))
+
+    async def _settle(self, why: str, waiting: list[_Waiting]) -> None:
+        """After a COMMIT that proves nothing: reopen, commit a barrier, then ask the log, and tell the callers."""
+        logger.error("commit_outcome_unknown", why=why, requests=len(waiting))
+        give_up_s = self._clock.monotonic_s() + self._settings.settle_timeout_s
+        while not self.is_lost:
+            if await self._reopen_behind_barrier(why):
+                self._ask_again(waiting, why)
+                return
+            if self._clock.monotonic_s() >= give_up_s:
+                break
+            await asyncio.sleep(_POLL_S)
+        self._tell_unknown(waiting, why)
+
+    def _ask_again(self, waiting: list[_Waiting], why: str) -> None:
+        """Put requests back in front: behind the barrier each is found in the log, or is certain not to be and is written."""
+        self._tell_unknown([each for each in waiting if each.tries >= MAX_TRIES], why)
+        again = [each for each in waiting if not each.future.done()]
+        for each in again:
+            each.tries += 1
+            each.deadline_s = self._clock.monotonic_s() + self._settings.busy_timeout_s
+        self._queue.extendleft(reversed(again))
+
+    async def _recover(self, waiting: list[_Waiting]) -> bool:
+        """Bring a poisoned store back; if that fails, the callers learn that nothing was written."""
+        why = self.poison or ""
+        if self.is_lost:
+            _answer_all(waiting, StoreUnavailable("store_identity_changed", why))
+            return False
+        if await self._reopen_behind_barrier(why):
+            return True
+        _answer_all(waiting, StoreUnavailable("store_io_error", f"the store cannot be reopened after: {why}"))
+        return False
+
+    async def _reopen_behind_barrier(self, why: str) -> bool:
+        await self._discard(self._connection)
+        try:
+            self._connection = await self._reopen()
+        except EventLogError as error:
+            logger.error("reopen_failed", code=error.code, why=str(error))
+            return False
+        batch = Batch([self._make_barrier(why)])
+        hop = self._connection.worker.start(self._connection.transactions.commit, batch)
+        outcome = await self._keeping_deadlines(hop)
+        if outcome.poison is not None or not all(isinstance(answer, list) for answer in outcome.answers):
+            logger.error("barrier_failed", why=outcome.poison or str(outcome.answers))
+            return False
+        logger.warning("store_reopened", after=why)
+        self.poison = None
+        self._on_commit()
+        return True
+
+    def _poison(self, why: str, *, is_lost: bool = False) -> None:
+        self.poison = why
+        self.is_lost = is_lost
+        logger.error("store_poisoned", why=why)
+
+    def _tell_unknown(self, waiting: list[_Waiting], why: str) -> None:
+        for each in waiting:
+            ids = [event_id.hex() for event_id in each.request.event_ids()]
+            each.answer(CommitOutcomeUnknown(ids, f"it is unknown whether the events are stored: {why}"))
+
+    async def _checkpoint_wal(self) -> None:
+        wal = self._connection.wal
+        await self._keeping_deadlines(self._connection.worker.start(wal.run))
+        if wal.failures >= wal.MAX_FAILURES:
+            self._poison(f"{wal.failures} WAL checkpoints in a row failed: {wal.last_error}")
+
+    async def _keeping_deadlines(self, hop: asyncio.Future[T]) -> T:
+        """Wait for the thread while the lock may be held elsewhere; requests that are queued meanwhile still time out."""
+        while not hop.done():
+            await asyncio.wait({hop}, timeout=_PATIENCE_S)
+            self._expire_queue()
+        return hop.result()
+
+    def _fail_queue(self, why: str) -> None:
+        while self._queue:
+            self._queue.popleft().answer(StoreUnavailable("engine_closed", why))
+
+
+def _answer_all(waiting: list[_Waiting], error: EventLogError) -> None:
+    for each in waiting:
+        each.answer(error)
+
+
+def _log_answers(waiting: list[_Waiting], answers: list[Answer]) -> None:
+    for each, answer in zip(waiting, answers, strict=True):
+        if isinstance(answer, EventLogError):
+            logger.info("append_refused", code=answer.code, stream=each.request.parts[0].stream)
+            continue
+        for result in answer:
+            logger.debug(
+                "appended",
+                stream=result.stream,
+                version=result.version,
+                position=result.last_position,
+                deduplicated=result.deduplicated,
+            )

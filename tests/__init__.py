@@ -1,0 +1,1 @@
+"""The tests: sentences about behaviour, on real files and real processes."""
