@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from eventlog.errors import InvalidInput
 from eventlog.events import LOG_EVENTS, RUN_EVENTS
@@ -38,11 +39,16 @@ class _Registered(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    """Which Struct stands for which event type. A program registers its types once, when its modules are imported."""
+    """Which Struct stands for which event type. A program registers its types once, when its modules are imported.
+
+    Every registry knows the engine's own events.
+    """
 
     def __init__(self) -> None:
         self._by_type: dict[str, _Registered] = {}
         self._by_class: dict[type[msgspec.Struct], tuple[str, int]] = {}
+        for name, cls in (*RUN_EVENTS.items(), *LOG_EVENTS.items()):
+            self.register(cls, name)
 
     def register(
         self, cls: type[S], type_name: str, *, schema_version: int = 1, upcast: Mapping[int, Upcast] | None = None
@@ -98,45 +104,102 @@ class Registry:
         try:
             if schema_version == known.schema_version:
                 return known.decode(body)
-            return _upcast(known, schema_version, body)
+            return _upcast(known, type_name, schema_version, body)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise InvalidInput(
                 "invalid_event", f"a stored {type_name!r} of schema version {schema_version} cannot be read: {error}"
             ) from error
 
     def _encode_struct(self, data: msgspec.Struct, limits: Limits) -> bytes:
-        check_struct(data, limits)
+        fields = astuple(data)
+        if not _LEAVES.issuperset(map(type, fields)) or not _is_plain(list(fields), limits):
+            _StructWalk(limits).check(data, _ROOT, limits.depth)
         try:
             body = _encode(data)
-            same = msgspec.json.decode(body, type=type(data)) == data
+            found = msgspec.json.decode(body, type=type(data))
+            is_same = _is_same_struct(data, fields, found)
         except RecursionError:
             raise InvalidInput("payload_too_deep", f"{type(data).__qualname__} is nested too deeply") from None
         except UnicodeEncodeError:
             raise InvalidInput("invalid_text", f"{type(data).__qualname__} holds a lone surrogate") from None
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
             raise InvalidInput("invalid_event", f"{type(data).__qualname__} cannot be stored exactly: {error}") from None
-        if not same:
-            raise InvalidInput("invalid_event", f"{type(data).__qualname__} would not come back equal to what was given")
+        if not is_same:
+            raise InvalidInput("invalid_event", f"{type(data).__qualname__} would not come back as it was given")
         return body
 
 
-def check_struct(data: msgspec.Struct, limits: Limits) -> None:
-    """Refuse what would be altered or copied at length: each field that is plain data, text or a number is checked.
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
-    Values of other types (dates, UUIDs, bytes, tuples, enumerations) are left to the comparison after encoding.
+_Path = tuple[Any, str]
+"""The path of the holder, and the step from there."""
+
+_ROOT: Final[_Path] = (None, "$")
+
+
+class _StructWalk:
+    """Refuses what would be altered, or copied at length, before anything is encoded; the path says where it stands.
+
+    Values of other types (dates, UUIDs, enumerations, …) are left to the comparison after encoding.
     """
-    for name in data.__struct_fields__:
-        value = getattr(data, name)
-        if isinstance(value, (str, float, dict, list, int)):
-            try:
-                check_plain(value, limits)
-            except InvalidInput as error:
-                if error.code not in ("unsupported_type", "non_string_key"):
-                    path = f"$.{name}{error.path[1:]}"
-                    message = str(error).removesuffix(f" (at {error.path})")
-                    raise InvalidInput(error.code, message, path=path) from None
-        elif isinstance(value, (bytes, bytearray, memoryview)) and len(value) > limits.body_bytes:
-            raise InvalidInput("payload_too_large", f"larger than {limits.body_bytes} bytes", path=f"$.{name}")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits: Final = limits
+        self._room = limits.body_bytes
+
+    def check(self, value: Any, path: _Path, depth: int) -> None:
+        """Raise InvalidInput for text, a number or bytes that cannot be stored, here or further inside."""
+        if isinstance(value, str):
+            self._take(len(value), path)
+            self._check_plain(value, path)
+        elif isinstance(value, (float, int)):
+            self._check_plain(value, path)
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            self._take(len(value), path)
+        elif isinstance(value, msgspec.Struct):
+            self._enter(path, depth)
+            for name in value.__struct_fields__:
+                self.check(getattr(value, name), (path, f".{name}"), depth - 1)
+        elif isinstance(value, dict):
+            self._enter(path, depth)
+            for key, item in value.items():
+                self.check(key, (path, " (a key)"), depth - 1)
+                self.check(item, (path, f"[{key!a:.40}]"), depth - 1)
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            self._enter(path, depth)
+            for index, item in enumerate(value):
+                self.check(item, (path, f"[{index}]"), depth - 1)
+
+    def _check_plain(self, value: str | float, path: _Path) -> None:
+        try:
+            check_plain(value, self._limits)
+        except InvalidInput as error:
+            if error.code != "unsupported_type":  # a subclass, as the member of an enumeration may be
+                raise InvalidInput(error.code, str(error), path=_spelled(path)) from None
+
+    def _enter(self, path: _Path, depth: int) -> None:
+        self._take(1, path)
+        if depth <= 0:
+            message = f"nested more than {self._limits.depth} levels deep"
+            raise InvalidInput("payload_too_deep", message, path=_spelled(path))
+
+    def _take(self, size: int, path: _Path) -> None:
+        self._room -= size
+        if self._room < 0:
+            raise InvalidInput("payload_too_large", f"larger than {self._limits.body_bytes} bytes", path=_spelled(path))
+
+
+def _spelled(path: _Path) -> str:
+    holder, step = path
+    return step if holder is None else _spelled(holder) + step
+
+
+def _is_plain(value: Any, limits: Limits) -> bool:
+    try:
+        check_plain(value, limits)
+    except InvalidInput:
+        return False
+    return True
 
 
 def _encode_plain(data: Any, limits: Limits) -> bytes:
@@ -144,19 +207,48 @@ def _encode_plain(data: Any, limits: Limits) -> bytes:
     return _encode(data)
 
 
-def _upcast(known: _Registered, schema_version: int, body: bytes) -> Any:
+def _is_same_struct(given: msgspec.Struct, fields: tuple[Any, ...], found: msgspec.Struct) -> bool:
+    found_fields = astuple(found)
+    if _LEAVES.issuperset(map(type, fields)) and list(map(type, fields)) == list(map(type, found_fields)):
+        return fields == found_fields
+    return type(given) is type(found) and all(map(_is_same, fields, found_fields))
+
+
+def _is_same(given: Any, found: Any) -> bool:
+    """Say whether what comes back is what was given: equal, and of the same types all the way down.
+
+    An enumeration member in a field that names a text, or an OrderedDict, is equal to what comes back and yet another thing.
+    The one exception is an int in a field that names a float, which type checkers allow and which stays equal.
+    """
+    kind = type(given)
+    if kind is not type(found):
+        return kind is int and type(found) is float and given == found
+    if isinstance(given, msgspec.Struct):
+        return _is_same_struct(given, astuple(given), found)
+    if kind is list or kind is tuple:
+        return len(given) == len(found) and all(map(_is_same, given, found))
+    if kind is dict:
+        return len(given) == len(found) and all(map(_is_same, given, found)) and all(
+            map(_is_same, given.values(), found.values())
+        )
+    return bool(given == found)
+
+
+def _upcast(known: _Registered, type_name: str, schema_version: int, body: bytes) -> Any:
     mapping = _decode_plain(body)
-    for version in range(schema_version, known.schema_version):
-        mapping = known.upcast[version](mapping)
-    return msgspec.convert(mapping, known.cls)
+    try:
+        for version in range(schema_version, known.schema_version):
+            mapping = known.upcast[version](mapping)
+        return known.decode(_encode(mapping))
+    except Exception as error:  # a chain of the user's own functions may raise anything
+        raise InvalidInput(
+            "invalid_event",
+            f"a stored {type_name!r} of schema version {schema_version} cannot be brought up to date: {error!r}",
+        ) from error
 
 
 REGISTRY: Final = Registry()
 """The registry that `@event` fills and that logs use unless they are given another."""
-
-for _name, _cls in (*RUN_EVENTS.items(), *LOG_EVENTS.items()):
-    REGISTRY.register(_cls, _name)
-
 
 def event(
     type_name: str, *, schema_version: int = 1, upcast: Mapping[int, Upcast] | None = None, registry: Registry = REGISTRY

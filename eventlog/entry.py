@@ -55,6 +55,8 @@ SALT_SIZE: Final = 16
 NO_HASH: Final = bytes(32)
 NO_ID: Final = bytes(16)
 BODY_PLAIN: Final = 0
+BODY_ENCRYPTED: Final = 1
+BODY_EXTERNAL: Final = 2
 
 _FIXED: Final = struct.Struct(">16sQQqH16s16sBI32s32s32s")
 _LENGTH: Final = struct.Struct(">H")
@@ -130,7 +132,8 @@ def seal(
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the bytes of `entry`. Raises struct.error if a number does not fit its field."""
+    """Return the bytes of `entry`. Raises struct.error if a number does not fit its field, ValueError for a hash or id."""
+    _check(entry)
     fixed = _FIXED.pack(
         entry.log_id,
         entry.position,
@@ -157,7 +160,7 @@ def leaf_hash(entry: bytes) -> bytes:
 def parse(data: bytes) -> Entry:
     """Return the entry whose bytes are `data`; the inverse of `encode`.
 
-    Raises ValueError unless encoding the result gives exactly `data` again.
+    Raises ValueError unless encoding the result gives exactly `data` again, and for what no entry holds.
     """
     if len(data) < FIXED_SIZE or not data.startswith(LABEL):
         raise ValueError("not an entry of layout version 1")
@@ -165,7 +168,17 @@ def parse(data: bytes) -> Entry:
     texts, rest = _texts(data[FIXED_SIZE:])
     if rest:
         raise ValueError(f"{len(rest)} bytes follow the last field")
-    return Entry(**dict(zip(Entry.__struct_fields__, (*fields, *texts), strict=True)))
+    entry = Entry(**dict(zip(Entry.__struct_fields__, (*fields, *texts), strict=True)))
+    _check(entry)
+    return entry
+
+
+def _check(entry: Entry) -> None:
+    ids, hashes = (entry.log_id, entry.event_id, entry.causation_id), (entry.content_commit, entry.stored_hash)
+    if any(len(each) != 16 for each in ids) or any(len(each) != 32 for each in (*hashes, entry.prev_in_stream)):
+        raise ValueError("an id has 16 bytes and a hash has 32")
+    if entry.event_id == NO_ID or entry.body_kind not in (BODY_PLAIN, BODY_ENCRYPTED, BODY_EXTERNAL):
+        raise ValueError("an entry has an event id, and a body that is plain, encrypted or external")
 
 
 def _texts(data: bytes) -> tuple[list[str], bytes]:

@@ -45,14 +45,16 @@ def check_id(value: object, what: str, *, max_bytes: int = 512, may_be_empty: bo
     """
     if type(value) is not str:
         raise InvalidInput("invalid_id", f"the {what} must be a str, not {type(value).__name__}", what=what)
-    if value.isascii() and value.isprintable():
+    if len(value) > max_bytes:  # before anything looks at each character
+        size = len(value)
+    elif value.isascii() and value.isprintable():
         size = len(value)
     elif any(unicodedata.category(character) in _HIDDEN for character in value):
         raise InvalidInput("invalid_id", f"the {what} {value[:80]!r} holds hidden characters", what=what)
     else:
         size = len(value.encode())
     if size > max_bytes:
-        raise InvalidInput("invalid_id", f"the {what} has {size} bytes, {max_bytes} are allowed", what=what)
+        raise InvalidInput("invalid_id", f"the {what} has {size} bytes or more, {max_bytes} are allowed", what=what)
     if value != value.strip() or (not value and not may_be_empty):
         raise InvalidInput("invalid_id", f"the {what} {value[:80]!r} is blank or begins or ends with space", what=what)
     return value
@@ -70,8 +72,8 @@ def check_text(value: str, path: str = "$") -> str:
 def check_plain(value: Any, limits: Limits, *, int_bits: int = MAX_INT_BITS) -> None:
     """Return if `value` is plain data within the limits and no integer longer than `int_bits`; raises InvalidInput with the path."""
     try:
-        if _size(value, limits.depth, int_bits) <= limits.body_bytes:
-            return
+        _size(value, limits.depth, int_bits, limits.body_bytes)
+        return
     except _NotPlain:
         pass
     fault = _Walk(limits, int_bits).fault_in(value, limits.depth)
@@ -84,20 +86,23 @@ class _NotPlain(Exception):
     """Something is wrong somewhere in the value; `_Walk` finds out what and where."""
 
 
-def _size(value: Any, depth: int, int_bits: int) -> int:
-    """Return about how many characters the value takes, or raise _NotPlain.
+def _size(value: Any, depth: int, int_bits: int, room: int) -> int:
+    """Return about how many characters the value takes, or raise _NotPlain as soon as it takes more than `room`.
 
     This is the pass that every good value makes, so leaves are handled in place rather than by a call each. A lone surrogate
-    in text that is not ASCII is looked for here too: nothing later names its path.
+    in text that is not ASCII is looked for here too: nothing later names its path. A text is not copied before it is known
+    to be small, and a list that holds one other list many times is not followed for ever.
     """
     kind = type(value)
     if kind is dict:
         items = value.values()
         size = 2
         for key in value:
-            if type(key) is not str or not (key.isascii() or _is_utf8(key)):
+            if type(key) is not str:
                 raise _NotPlain
             size += len(key) + 4
+            if not key.isascii() and (size > room or not _is_utf8(key)):
+                raise _NotPlain
     elif kind is list:
         items = value
         size = 2
@@ -110,9 +115,9 @@ def _size(value: Any, depth: int, int_bits: int) -> int:
     for item in items:
         kind = type(item)
         if kind is str:
-            if not (item.isascii() or _is_utf8(item)):
-                raise _NotPlain
             size += len(item) + 3
+            if not item.isascii() and (size > room or not _is_utf8(item)):
+                raise _NotPlain
         elif kind is int:
             if item.bit_length() > int_bits:
                 raise _NotPlain
@@ -124,9 +129,13 @@ def _size(value: Any, depth: int, int_bits: int) -> int:
         elif kind is bool or item is None:
             size += 1
         elif (kind is dict or kind is list) and item is not value:
-            size += _size(item, depth - 1, int_bits)
+            size += _size(item, depth - 1, int_bits, room - size)
+            if size > room:
+                raise _NotPlain
         else:
             raise _NotPlain
+    if size > room:
+        raise _NotPlain
     return size
 
 
@@ -220,15 +229,17 @@ def _step(key: str) -> str:
 def parse_json(text: bytes | str, *, what: str = "the JSON text") -> Any:
     """Return the plain data that a JSON text spells, exactly.
 
-    Stricter than the standard library: a key named twice, NaN and infinity, numbers that a float cannot hold, and bytes that
-    are not UTF-8 are refused. Raises InvalidInput.
+    Stricter than the standard library: a key named twice, NaN and infinity, numbers that a float cannot hold, lone surrogates
+    and bytes that are not UTF-8 are refused. Raises InvalidInput.
     """
     try:
         if isinstance(text, bytes):
             text = text.decode()
-        return json.loads(
+        value = json.loads(
             text, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite, parse_int=_integer
         )
+        check_plain(value, _ANY_SIZE)
+        return value
     except UnicodeDecodeError as error:
         raise InvalidInput("invalid_text", f"{what} is not UTF-8 at byte {error.start}") from None
     except RecursionError:
@@ -236,6 +247,9 @@ def parse_json(text: bytes | str, *, what: str = "the JSON text") -> Any:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise InvalidInput("invalid_json", f"{what} is not JSON: {error.msg} at {where}") from None
+
+
+_ANY_SIZE: Final = Limits(body_bytes=2**62, depth=2**62)
 
 
 def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ MAY_IMPORT: Final[Mapping[str, set[str]]] = {
     "runtime": PURE | {"stores"},
     "audit": PURE | {"stores"},
     "projections": {"errors", "events", "codec", "log", "proposal", "run"},
-    "testing": {"errors", "ids", "events", "codec", "log", "stores", "runtime"},
+    "testing": PURE | {"stores", "runtime"},
     "integrations": ENGINE,
     "inbox": ENGINE | {"integrations", "projections"},
     "cli": ENGINE | {"integrations", "projections", "inbox"},
@@ -80,6 +80,7 @@ DRIVERS: Final[Mapping[str, set[str] | None]] = {
     "rich": {"eventlog.cli"},
     "structlog": {"eventlog.stores", "eventlog.runtime", "eventlog.cli"},
     "msgspec": None,
+    "pytest": {"eventlog.testing"},
 }
 
 # The wall clock and chance: passed in, never reached for, except where they are made, and in what is no engine.
@@ -100,8 +101,7 @@ NOT_AMBIENT: Final = {"random.Random"}  # the type of a generator that is passed
 AMBIENT_ALLOWED: Final = {
     "eventlog.ids",
     "eventlog.stores.clock",
-    "eventlog.stores.ids",
-    "eventlog.runtime.clock",
+    "eventlog.stores.entropy",
     "eventlog.cli",
     "eventlog.testing",
 }

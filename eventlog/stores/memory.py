@@ -27,7 +27,7 @@ from eventlog.log import (
 from eventlog.plain import Limits
 from eventlog.stores.clock import Clock, SystemClock
 from eventlog.stores.entropy import random_bytes
-from eventlog.stores.requests import EncodedEvent, Part, Request, check_position, check_stream, make_request
+from eventlog.stores.requests import EncodedEvent, Part, Request, check_limit, check_position, check_stream, check_types, make_request
 
 __all__ = ["MemoryLog"]
 
@@ -163,7 +163,7 @@ class MemoryLog:
     def _store(self, request: Request) -> list[AppendResult]:
         found = [[self._by_id.get(event.event_id) for event in part.events] for part in request.parts]
         if any(event is not None for events in found for event in events):
-            return [_original(part, events) for part, events in zip(request.parts, found, strict=True)]
+            return _original(request.parts, found)
         expectations = [*((part.stream, part.expect) for part in request.parts), *request.checks]
         for stream, expect in expectations:
             actual = len(self._streams.get(stream, ()))
@@ -227,6 +227,7 @@ class MemoryLog:
         """Give the events of `stream` behind version `after`, in version order."""
         check_stream(stream, self._limits)
         check_position(after, "after")
+        check_limit(limit)
         self._check_usable()
         end = None if limit is None else after + limit
         for event in self._streams.get(stream, [])[after:end]:
@@ -243,6 +244,8 @@ class MemoryLog:
     async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
         """Give the events of the log behind position `after`, in position order."""
         check_position(after, "after")
+        check_limit(limit)
+        self._check_usable()
         left = limit if limit is not None else len(self._events)
         while left > 0:
             self._check_usable()
@@ -260,7 +263,7 @@ class MemoryLog:
         """Give the events behind position `after`, then wait for new ones."""
         self._check_usable()
         check_position(after, "after")
-        wanted = frozenset(types) if types is not None else None
+        wanted = check_types(types)
         self._check_not_beyond(after)
         has_caught_up = False
         while True:
@@ -294,6 +297,7 @@ class MemoryLog:
         """Nobody edits a memory behind its back; this counts the events."""
         self._check_usable()
         check_position(after, "after")
+        check_position(limit, "limit")
         events = self._events[after : after + limit]
         return CheckedPage(position=after + len(events), events=len(events), problems=())
 
@@ -316,22 +320,28 @@ class MemoryLog:
             raise Misuse("wrong_loop", "the log was opened in another event loop")
 
 
-def _original(part: Part, found: list[RecordedEvent | None]) -> AppendResult:
-    events: list[RecordedEvent] = []
-    for new, event in zip(part.events, found, strict=True):
-        if event is None or not _is_same(new, part.stream, event):
-            raise _id_conflict(new.event_id, event)
-        if events and (event.version, event.position) != (events[-1].version + 1, events[-1].position + 1):
-            raise _id_conflict(new.event_id, event)
-        events.append(event)
-    return AppendResult(
-        stream=part.stream,
-        version=events[-1].version,
-        first_position=events[0].position,
-        last_position=events[-1].position,
-        leaf=events[-1].leaf,
-        deduplicated=True,
-    )
+def _original(parts: list[Part], found: list[list[RecordedEvent | None]]) -> list[AppendResult]:
+    """Return the original results of a request that is stored whole; its events follow one another in the log."""
+    results = []
+    expected: int | None = None
+    for part, events in zip(parts, found, strict=True):
+        originals: list[RecordedEvent] = []
+        for new, event in zip(part.events, events, strict=True):
+            if event is None or not _is_same(new, part.stream, event) or event.position != (expected or event.position):
+                raise _id_conflict(new.event_id, event)
+            expected = event.position + 1
+            originals.append(event)
+        results.append(
+            AppendResult(
+                stream=part.stream,
+                version=originals[-1].version,
+                first_position=originals[0].position,
+                last_position=originals[-1].position,
+                leaf=originals[-1].leaf,
+                deduplicated=True,
+            )
+        )
+    return results
 
 
 def _is_same(new: EncodedEvent, stream: str, event: RecordedEvent) -> bool:

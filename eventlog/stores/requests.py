@@ -6,7 +6,7 @@ it, reserved streams. A store works on `Request`s only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from eventlog.ids import new_event_id
 from eventlog.log import Append, Expect, NewEvent
 from eventlog.plain import Limits, check_id
 
-__all__ = ["EncodedEvent", "Part", "Request", "check_actor", "check_position", "check_stream", "make_request"]
+__all__ = ["EncodedEvent", "Part", "Request", "check_actor", "check_limit", "check_position", "check_stream", "check_types", "make_request"]
 
 MAX_ACTOR_BYTES: Final = 256
 MAX_CORRELATION_BYTES: Final = 128
@@ -103,7 +103,21 @@ def check_position(value: int, what: str) -> int:
     return value
 
 
+def check_limit(value: int | None) -> int | None:
+    """Return `value` if it can bound a read: an int from 0, or None. Raises InvalidInput(`invalid_argument`)."""
+    return None if value is None else check_position(value, "limit")
+
+
+def check_types(types: Iterable[str] | None) -> frozenset[str] | None:
+    """Return `types` as a set; a single text would be taken for its letters. Raises InvalidInput(`invalid_argument`)."""
+    if isinstance(types, str):
+        raise InvalidInput("invalid_argument", f"`types` is a list of event types, not the text {types!r:.40}")
+    return None if types is None else frozenset(types)
+
+
 def _events_of(append: Append) -> Sequence[Any]:
+    if not isinstance(append, Append):
+        raise InvalidInput("invalid_argument", f"append_many takes Appends, not a {type(append).__name__}")
     events = append.events
     if isinstance(events, (str, bytes, dict, msgspec.Struct)) or not isinstance(events, Sequence):
         raise InvalidInput("invalid_argument", f"events are a list, not a {type(events).__name__}")

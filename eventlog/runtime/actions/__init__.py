@@ -1,0 +1,3 @@
+"""The actions that ship with the engine, one a file."""
+
+__all__: list[str] = []

@@ -1,6 +1,6 @@
 """The action that creates a text file: all of it or nothing, never over something else, found again after a crash.
 
-How a file comes to be (`notes/reliability.md` 3.5):
+How a file comes to be:
 
     1  open the parent directory, creating and flushing what is missing; everything below goes through its descriptor
     2  look at the target: present and equal is `Recovered`, present and different is `Conflicted`, absent goes on

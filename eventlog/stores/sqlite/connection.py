@@ -12,7 +12,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
@@ -121,22 +121,24 @@ def _not_in_force(name: str, expected: str, found: tuple[Any, ...] | None) -> St
 class Worker:
     """A connection and the thread that owns it. For use from the loop that opened it."""
 
-    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, connector: Callable[[], sqlite3.Connection], lock: FileLock | None) -> None:
         self._aiosqlite: Final = aiosqlite.Connection(connector, iter_chunk_size=64)
         self._aiosqlite._thread.daemon = True
         self._connector: Final = connector
+        self._lock: Final = lock
         self._is_open = False
 
     async def open(self) -> None:
         """Run the connector on the thread. Raises what it raises; when cancelled, closes what it opened meanwhile."""
+        if self._lock is not None:
+            self._lock.share()
         self._aiosqlite._thread.start()
         self._is_open = True
         opened = self._queue(self._connect)
         try:
             await opened
-        except BaseException:
-            self._queue(self._disconnect)
-            self._stop()
+        except (Exception, asyncio.CancelledError):
+            self._end()
             raise
 
     def start(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
@@ -150,25 +152,28 @@ class Worker:
         """As `start`, and wait for the result."""
         return await self.start(function, *args)
 
-    async def close(self, lock: FileLock, *, timeout_s: float) -> bool:
+    async def close(self, *, timeout_s: float) -> bool:
         """Close the connection on its thread, under the lock, and end the thread; say whether that was done in time."""
         if not self._is_open:
             return True
-        closed = self._queue(lambda: self._disconnect(lock))
-        self._stop()
-        done, _ = await asyncio.wait({closed}, timeout=timeout_s)
-        if done:
-            closed.exception()  # an error while closing a failed connection tells nothing new
+        done, _ = await asyncio.wait({self._end()}, timeout=timeout_s)
         return bool(done)
 
     def _connect(self) -> None:
         self._aiosqlite._connection = self._connector()
 
-    def _disconnect(self, lock: FileLock | None = None) -> None:
+    def _disconnect(self) -> None:
         connection, self._aiosqlite._connection = self._aiosqlite._connection, None
-        if connection is not None:
-            with lock or nullcontext():
-                connection.close()
+        if connection is None:
+            return
+        if self._lock is None:
+            connection.close()
+            return
+        self._lock.acquire(even_if_closed=True)  # the last one to close makes a WAL checkpoint
+        try:
+            connection.close()
+        finally:
+            self._lock.release()
 
     def _queue(self, function: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
@@ -186,10 +191,24 @@ class Worker:
         self._aiosqlite._tx.put_nowait((None, work))
         return future
 
-    def _stop(self) -> None:
+    def _end(self) -> asyncio.Future[None]:
+        """Queue the end of connection and thread behind what is queued already; return the future of the first."""
         self._is_open = False
         self._aiosqlite._running = False
-        self._aiosqlite._tx.put_nowait((None, lambda: aiosqlite.core._STOP_RUNNING_SENTINEL))
+        closed = self._queue(self._disconnect)
+        closed.add_done_callback(_look_at)  # an error while closing a failed connection tells nothing new
+        self._aiosqlite._tx.put_nowait((None, self._stop))
+        return closed
+
+    def _stop(self) -> object:
+        if self._lock is not None:
+            self._lock.let_go()
+        return aiosqlite.core._STOP_RUNNING_SENTINEL
+
+
+def _look_at(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 def _deliver(future: asyncio.Future[Any], outcome: tuple[Any, BaseException | None]) -> None:

@@ -18,6 +18,7 @@ from eventlog.stores.sqlite.schema import APPLICATION_ID, CREATE, FORMAT_VERSION
 
 __all__ = ["Facts", "migrate", "open_for_reading", "open_for_writing", "read_facts"]
 
+_SMALLEST_PAGE: Final = 512
 _IS_EMPTY: Final = "SELECT count(*) = 0 FROM sqlite_schema"
 
 
@@ -91,8 +92,11 @@ def _look_before_writing(settings: Settings, may_create: bool) -> None:
         if not may_create:
             raise StoreUnavailable("store_not_found", f"there is no log at {settings.path!r}", path=settings.path)
         return
-    if os.path.getsize(settings.path) == 0:
+    size_bytes = os.path.getsize(settings.path)
+    if size_bytes == 0:
         return
+    if size_bytes < _SMALLEST_PAGE:  # SQLite takes a file of one byte for an empty database, and would write over it
+        raise StoreUnavailable("store_not_eventlog", "the file is not an SQLite database")
     looking = connect(settings, "ro")
     try:
         _format_of(looking)

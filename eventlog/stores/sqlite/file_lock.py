@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import weakref
 from typing import Final
 
@@ -20,7 +21,12 @@ _OPEN: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
 
 
 class FileLock:
-    """An exclusive lock on `path`, blocking. Used by one thread at a time; taken before any SQLite lock, never inside."""
+    """An exclusive lock on `path`, blocking. Taken before any SQLite lock, never inside.
+
+    The threads of this process exclude one another too: `flock` alone would let a second thread in, for both use one
+    descriptor, and the first to leave would free the lock of the other. The descriptor stays open until its owner has closed
+    it and every thread that shares it has let go.
+    """
 
     def __init__(self, path: str) -> None:
         self.path: Final = path
@@ -28,18 +34,34 @@ class FileLock:
             self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreUnavailable("store_cannot_open", f"cannot open the lock file {path!r}: {error.strerror}") from error
+        self._threads: Final = threading.Lock()
+        self._counting: Final = threading.Lock()
+        self._shares = 1
+        self._is_closed = False
         _OPEN.add(self)
 
-    def acquire(self) -> None:
-        """Wait for the lock, without limit: the caller's deadline is kept by whoever waits for this thread."""
+    def acquire(self, *, even_if_closed: bool = False) -> None:
+        """Wait for the lock, without limit: the caller's deadline is kept by whoever waits for this thread.
+
+        Raises StoreUnavailable(`engine_closed`) if the owner has closed it, also meanwhile: nobody wants the work any more.
+        """
+        if self._fd is None:  # before the mutex: in a forked child it may be locked for ever
+            raise StoreUnavailable("engine_closed", "the lock file is closed")
+        self._threads.acquire()
         try:
-            fcntl.flock(self._descriptor(), fcntl.LOCK_EX)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
         except OSError as error:
+            self._threads.release()
             raise StoreUnavailable("store_cannot_open", f"cannot lock {self.path!r}: {error.strerror}") from error
+        if self._is_closed and not even_if_closed:
+            self.release()
+            raise StoreUnavailable("engine_closed", "the log was closed while it waited for the lock")
 
     def release(self) -> None:
         """Give the lock back."""
-        fcntl.flock(self._descriptor(), fcntl.LOCK_UN)
+        assert self._fd is not None, "whoever holds the lock shares its descriptor"
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._threads.release()
 
     def __enter__(self) -> FileLock:
         self.acquire()
@@ -48,22 +70,39 @@ class FileLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    def share(self) -> None:
+        """Keep the descriptor open for a thread, until `let_go`."""
+        with self._counting:
+            self._shares += 1
+
+    def let_go(self) -> None:
+        """Give a share back; the last one closes the descriptor."""
+        with self._counting:
+            self._shares -= 1
+            if self._shares == 0:
+                self._close_descriptor()
+
     def close(self) -> None:
-        """Close the descriptor, which also gives up the lock. May be called twice."""
+        """Give up the owner's share: from now on the lock is taken only to close connections. May be called twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.let_go()
+
+    def close_in_child(self) -> None:
+        """Close the copy that a forked child has, where the parent's threads do not exist."""
+        self._is_closed = True
+        self._close_descriptor()
+
+    def _close_descriptor(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-    def _descriptor(self) -> int:
-        if self._fd is None:
-            raise StoreUnavailable("engine_closed", "the lock file is closed")
-        return self._fd
 
 
 def _close_in_child() -> None:
     # Closing the child's copy leaves the parent's lock alone; LOCK_UN in the child would free it.
     for lock in list(_OPEN):
-        lock.close()
+        lock.close_in_child()
 
 
 os.register_at_fork(after_in_child=_close_in_child)

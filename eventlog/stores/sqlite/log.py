@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from eventlog.codec import REGISTRY, Registry
@@ -28,7 +27,8 @@ from eventlog.log import (
 )
 from eventlog.plain import Limits
 from eventlog.stores.clock import Clock, SystemClock
-from eventlog.stores.requests import Request, check_position, check_stream, make_request
+from eventlog.stores.entropy import jittered
+from eventlog.stores.requests import Request, check_limit, check_position, check_stream, check_types, make_request
 from eventlog.stores.sqlite.connection import Durability, Settings, Worker, sqlite_has_wal_reset_fix
 from eventlog.stores.sqlite.database import Facts, open_for_reading, open_for_writing, read_facts
 from eventlog.stores.sqlite.file_lock import FileLock
@@ -47,6 +47,7 @@ T = TypeVar("T")
 
 PAGE: Final = 500
 _CLOSE_TIMEOUT_S: Final = 1.5
+_DRAIN_TIMEOUT_S: Final = 1.0
 _FIRST_POLL_S: Final = 0.005
 _LAST_POLL_S: Final = 0.25
 
@@ -80,6 +81,8 @@ class SqliteLog:
         self._clock: Final = clock or SystemClock()
         self._views: Final = Views(views, self._make_rows)
         self._state = "new"
+        self._lock: FileLock | None = None
+        self._connection: WriteConnection | None = None
         self._writer: Writer | None = None
         self._committed: set[asyncio.Future[None]] = set()
 
@@ -97,24 +100,28 @@ class SqliteLog:
             busy_timeout_s=self._timeouts.busy_timeout_s,
             is_immutable=self._is_read_only and _is_on_read_only_medium(self._path),
         )
-        self._lock: FileLock | None = None
         if not self._settings.is_immutable:
             self._check_exists()
             self._lock = FileLock(f"{self._path}.lock")
+        self._reads = ReadConnections(
+            lambda: open_for_reading(self._settings, self._lock),
+            self._lock,
+            open_timeout_s=self._timeouts.busy_timeout_s + 1,
+        )
         try:
             await self._open()
         except BaseException:
-            await self._give_back()
+            self._state = "closed"
+            await self._close()
             raise
         self._state = "open"
-        logger.debug("opened", path=self._path, head=(await self.head()).position)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Take no more work, finish what was taken, and give the files back within about three seconds."""
+        """Take no more work, finish what was taken, and give the files back within about two seconds."""
         if self._state != "open":
             return
         if os.getpid() != self._pid or asyncio.get_running_loop() is not self._loop:
@@ -134,17 +141,17 @@ class SqliteLog:
         raise StoreUnavailable("store_not_found", f"there is no log at {self._given_path!r}", path=self._given_path)
 
     async def _open(self) -> None:
-        self._reads = ReadConnections(lambda: open_for_reading(self._settings, self._lock), self._lock)
-        if self._is_read_only:
-            self._facts = await self._reads.run(read_facts)
+        if not self._is_read_only:
+            self._connection = await self._open_writer(may_create=self._may_create)
+        self._facts = await self._reads.run(read_facts)
+        logger.debug("opened", path=self._path, is_read_only=self._is_read_only)
+        if self._connection is None:
             return
-        connection = await self._open_writer()
-        self._facts = await connection.worker.run(read_facts)
         self._writer = Writer(
-            connection,
+            self._connection,
             self._timeouts,
             self._clock,
-            reopen=self._open_writer,
+            reopen=self._reopen_writer,
             discard=self._discard_writer,
             make_barrier=self._barrier,
             on_commit=self._wake_subscribers,
@@ -152,42 +159,58 @@ class SqliteLog:
         if self._views:
             await self._in_time(self._writer.run_between(self._create_views))
 
-    async def _open_writer(self) -> WriteConnection:
+    async def _open_writer(self, *, may_create: bool) -> WriteConnection:
         lock = self._lock
         assert lock is not None, "only a log on a read-only medium has no lock, and no writer"
-        worker = Worker(lambda: open_for_writing(self._settings, lock, may_create=self._may_create))
+        worker = Worker(lambda: open_for_writing(self._settings, lock, may_create=may_create), lock)
         await self._in_time(worker.open())
         identity = Identity(self._path)
         transactions = Transactions(lock, identity, self._clock, self._views or None)
         return WriteConnection(worker, transactions, WalCheckpoints(lock))
 
+    async def _reopen_writer(self) -> WriteConnection:
+        """Open the log again after a failure, and make sure that it is still this log."""
+        connection = await self._open_writer(may_create=False)
+        try:
+            facts = await connection.worker.run(read_facts)
+        except BaseException:
+            await self._discard_writer(connection)
+            raise
+        if facts.store_id != self._facts.store_id:
+            await self._discard_writer(connection)
+            raise StoreUnavailable("store_identity_changed", "another log stands here now", path=self._path)
+        return connection
+
     async def _discard_writer(self, connection: WriteConnection) -> None:
-        if self._lock is not None:
-            await connection.worker.close(self._lock, timeout_s=_CLOSE_TIMEOUT_S)
+        await connection.worker.close(timeout_s=_CLOSE_TIMEOUT_S)
 
     async def _close(self) -> None:
+        """Finish what was taken; close readers, then the writer, then the lock file; all of it within `_CLOSE_TIMEOUT_S`.
+
+        What waits for a lock that somebody else holds is left to its thread, which ends once it gets the lock.
+        """
+        end_s = self._loop.time() + _CLOSE_TIMEOUT_S
         writer = self._writer
         if writer is not None:
-            await writer.drain(_CLOSE_TIMEOUT_S)
+            await writer.drain(_DRAIN_TIMEOUT_S)
+            self._connection = writer.connection
             if writer.poison is None:
-                final = asyncio.ensure_future(writer.run_between(writer.connection.wal.run))
-                await asyncio.wait({final}, timeout=_CLOSE_TIMEOUT_S)
-        await self._give_back()
-
-    async def _give_back(self) -> None:
-        """Close readers, then the writer, then the lock file."""
-        if hasattr(self, "_reads"):
-            await self._reads.close(timeout_s=_CLOSE_TIMEOUT_S)
-        is_closed = True
-        if self._writer is not None and self._lock is not None:
-            is_closed = await self._writer.connection.worker.close(self._lock, timeout_s=_CLOSE_TIMEOUT_S)
-        if self._lock is not None and is_closed:  # a thread that still waits for the lock needs its descriptor
+                final = writer.connection.worker.start(writer.connection.wal.run)
+                await asyncio.wait({final}, timeout=self._left_s(end_s))
+        await self._reads.close(timeout_s=self._left_s(end_s))
+        if self._connection is not None:
+            await self._connection.worker.close(timeout_s=self._left_s(end_s))
+        if self._lock is not None:
             self._lock.close()
 
-    async def _in_time(self, opening: Any) -> Any:
+    def _left_s(self, end_s: float) -> float:
+        return max(end_s - self._loop.time(), 0.01)
+
+    async def _in_time(self, opening: Awaitable[T]) -> T:
         """Wait for a hop that needs the file lock. The thread may wait for ever, the caller does not."""
         try:
-            return await asyncio.wait_for(opening, self._timeouts.busy_timeout_s + 1)
+            async with asyncio.timeout(self._timeouts.busy_timeout_s + 1):
+                return await opening
         except TimeoutError:
             raise StoreBusy("the write lock was not free in time", path=self._path) from None
 
@@ -323,6 +346,7 @@ class SqliteLog:
         """Give the events of `stream` behind version `after`, verified and in version order."""
         check_stream(stream, self._limits)
         check_position(after, "after")
+        check_limit(limit)
         rows = self._make_rows()
         left = limit if limit is not None else -1
         while left != 0:
@@ -347,6 +371,7 @@ class SqliteLog:
     async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
         """Give the events of the log behind position `after`, verified and in position order."""
         check_position(after, "after")
+        check_limit(limit)
         rows = self._make_rows()
         left = limit if limit is not None else -1
         while left != 0:
@@ -365,7 +390,7 @@ class SqliteLog:
     ) -> AsyncIterator[RecordedEvent | Mark]:
         """Give the events behind position `after`, then wait for new ones, those of other processes too."""
         check_position(after, "after")
-        wanted = frozenset(types) if types is not None else None
+        wanted = check_types(types)
         rows = self._make_rows()
         await self._check_not_beyond(after)
         has_caught_up = False
@@ -402,6 +427,7 @@ class SqliteLog:
         """Check the next `limit` events behind position `after` and go on behind what is wrong."""
         self._check_usable()
         check_position(after, "after")
+        check_position(limit, "limit")
         return await self._reads.run(self._make_rows().check_page, after, limit)
 
     async def read_view(self, function: Callable[..., T], *args: Any) -> T:
@@ -486,8 +512,7 @@ class SqliteLog:
 
 async def _wait_for(committed: asyncio.Future[None], pause_s: float) -> None:
     """Wait for a commit of this process, or for as long as one of another process may go unseen."""
-    # Jitter keeps the subscribers of many processes from asking at the same moments.
-    await asyncio.wait({committed}, timeout=pause_s * random.uniform(0.75, 1.25))
+    await asyncio.wait({committed}, timeout=jittered(pause_s))
     committed.cancel()
 
 

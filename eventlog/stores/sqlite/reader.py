@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from eventlog.errors import StoreBusy, StoreUnavailable
 from eventlog.stores.sqlite.connection import Worker
 from eventlog.stores.sqlite.failures import translate
 from eventlog.stores.sqlite.file_lock import FileLock
@@ -21,17 +22,23 @@ class ReadConnections:
 
     SIZE: Final = 2
 
-    def __init__(self, connector: Callable[[], sqlite3.Connection], lock: FileLock | None) -> None:
+    def __init__(
+        self, connector: Callable[[], sqlite3.Connection], lock: FileLock | None, *, open_timeout_s: float
+    ) -> None:
         self._connector: Final = connector
         self._lock: Final = lock
+        self._open_timeout_s: Final = open_timeout_s
         self._free: list[Worker] = []
         self._all: list[Worker] = []
         self._slots: Final = asyncio.Semaphore(self.SIZE)
+        self._is_closed = False
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         """Run `function(connection, *args)` on a read connection. A driver's error comes out as a coded one."""
         async with self._slots:
+            self._check_open()
             worker = self._free.pop() if self._free else await self._open()
+            self._check_open()
             hop = worker.start(function, *args)
             try:
                 return await hop
@@ -42,16 +49,27 @@ class ReadConnections:
 
     async def close(self, *, timeout_s: float) -> None:
         """Close all connections, those in use as soon as their page is done."""
+        self._is_closed = True
         workers, self._all, self._free = self._all, [], []
-        lock = self._lock
-        if lock is not None:
-            await asyncio.gather(*(worker.close(lock, timeout_s=timeout_s) for worker in workers))
+        await asyncio.gather(*(worker.close(timeout_s=timeout_s) for worker in workers))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable("engine_closed", "the log was closed before it was read")
 
     async def _open(self) -> Worker:
-        worker = Worker(self._connector)
-        try:
-            await worker.open()
-        except sqlite3.Error as error:
-            raise translate(error, "cannot open a read connection") from error
+        """Open one more connection: under the file lock, for which the thread may wait for ever, but the caller does not."""
+        worker = Worker(self._connector, self._lock)
         self._all.append(worker)
+        try:
+            async with asyncio.timeout(self._open_timeout_s):
+                await worker.open()
+        except BaseException as error:
+            if worker in self._all:
+                self._all.remove(worker)
+            if isinstance(error, TimeoutError):
+                raise StoreBusy("the lock was not free in time for opening a read connection") from None
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, "cannot open a read connection") from error
+            raise
         return worker

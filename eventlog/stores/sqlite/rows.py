@@ -11,7 +11,7 @@ import struct
 from typing import Any, Final
 
 from eventlog.codec import Registry
-from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, prefixed, seal
+from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
 from eventlog.errors import InvalidInput, LogCorrupt
 from eventlog.log import CheckedPage, Problem, RecordedEvent
 from eventlog.stores.sqlite.database import Facts
@@ -19,7 +19,7 @@ from eventlog.stores.sqlite.database import Facts
 __all__ = ["Rows"]
 
 _COLUMNS: Final = """e.position, e.stream_id, e.version, e.type_id, e.schema_version, e.actor_id, e.recorded_at_us, e.event_id,
-e.causation_id, e.correlation_id, e.body_kind, CAST(e.body AS BLOB), e.salt, e.leaf"""
+e.causation_id, CAST(e.correlation_id AS BLOB), e.body_kind, CAST(e.body AS BLOB), e.salt, e.leaf"""
 
 _STREAM: Final = "SELECT stream_id FROM streams WHERE name = ?"
 _VERSION: Final = "SELECT coalesce(max(version), 0) FROM events WHERE stream_id = ?"
@@ -152,10 +152,10 @@ class Rows:
             raise LogCorrupt("body_missing", f"the body of position {position} is gone", position=position, stream=stream)
         if body_kind != BODY_PLAIN:
             raise LogCorrupt("body_kind", f"position {position} has the body kind {body_kind}", position=position, stream=stream)
-        texts = self._texts.get((stream_id, type_id, actor_id))
-        if texts is None:
-            texts = self._remember_texts(stream_id, type_id, actor_id)
         try:
+            texts = self._texts.get((stream_id, type_id, actor_id)) or self._remember_texts(stream_id, type_id, actor_id)
+            correlation = None if correlation is None else _text(correlation)
+            is_exact = _is_exact(event_id, cause, correlation, salt)
             found = seal(
                 self._single_log_id or self._facts.log_id_at(position),
                 position,
@@ -169,9 +169,9 @@ class Rows:
                 previous,
                 texts + (prefixed(correlation) if correlation else b"\0\0"),
             )
-        except (struct.error, TypeError, AttributeError):
-            found = None  # a cell that no entry can hold
-        if found != leaf:
+        except (struct.error, TypeError, AttributeError, UnicodeError):
+            is_exact, found = False, None  # a cell that no entry can hold
+        if not is_exact or found != leaf:
             raise LogCorrupt(
                 "leaf_mismatch", f"position {position} is not what its hash says", position=position, stream=stream, version=version
             )
@@ -202,11 +202,11 @@ class Rows:
             raise InvalidInput(error.code, f"position {position} of stream {stream!r}: {error}", position=position) from error
 
     def _name(self, connection: sqlite3.Connection, table: str, column: str, number: int, position: int) -> str:
-        row = connection.execute(f"SELECT name FROM {table} WHERE {column} = ?", (number,)).fetchone()
+        row = connection.execute(f"SELECT CAST(name AS BLOB) FROM {table} WHERE {column} = ?", (number,)).fetchone()
         if row is None:
             raise LogCorrupt("name_missing", f"the name of {column} {number} is missing", position=position)
         names = {"types": self._types, "streams": self._streams, "actors": self._actors}[table]
-        name: str = row[0]
+        name = _text(row[0])
         names[number] = name
         return name
 
@@ -216,6 +216,21 @@ class Rows:
         texts = b"".join(map(prefixed, (self._streams[stream_id], self._types[type_id], self._actors[actor_id])))
         self._texts[stream_id, type_id, actor_id] = texts
         return texts
+
+
+def _text(stored: bytes) -> str:
+    """Return stored UTF-8 as text. Bytes that are none become surrogates, which no leaf holds: a mismatch, not a crash."""
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def _is_exact(event_id: Any, cause: Any, correlation: Any, salt: Any) -> bool:
+    """Say whether these cells are spelled as the writer spells them.
+
+    The entry has fixed places for ids, which a longer id would be cut to fit, and writes an absent one like an empty one: two
+    cells must not mean the same hash.
+    """
+    has_right_ids = len(event_id) == 16 and (cause is None or (len(cause) == 16 and cause != NO_ID))
+    return has_right_ids and len(salt) == SALT_SIZE and correlation != ""
 
 
 def _problem(reason: str, message: str, row: Row, position: int | None = None) -> Problem:

@@ -353,7 +353,7 @@ class _Plan:
         found = [[self._find(event.event_id) for event in part.events] for part in request.parts]
         if all(place is None for places in found for place in places):
             return None
-        return [_original(part, places) for part, places in zip(request.parts, found, strict=True)]
+        return _original(request.parts, found)
 
     def _find(self, event_id: bytes) -> _Placed | None:
         placed = self._placed.get(event_id)
@@ -363,24 +363,28 @@ class _Plan:
         return None if row is None else _Placed(*row)
 
 
-def _original(part: Part, places: list[_Placed | None]) -> AppendResult:
-    previous: _Placed | None = None
-    for event, place in zip(part.events, places, strict=True):
-        if place is None or not _is_same(event, part.stream, place):
-            raise _id_conflict(event.event_id, place)
-        if previous is not None and (place.version, place.position) != (previous.version + 1, previous.position + 1):
-            raise _id_conflict(event.event_id, place)
-        previous = place
-    first, last = places[0], places[-1]
-    assert first is not None and last is not None, "every place was looked at above"
-    return AppendResult(
-        stream=part.stream,
-        version=last.version,
-        first_position=first.position,
-        last_position=last.position,
-        leaf=last.leaf,
-        deduplicated=True,
-    )
+def _original(parts: list[Part], found: list[list[_Placed | None]]) -> list[AppendResult]:
+    """Return the original results of a request that is stored whole; its events follow one another in the log."""
+    results = []
+    expected: int | None = None
+    for part, places in zip(parts, found, strict=True):
+        originals: list[_Placed] = []
+        for event, place in zip(part.events, places, strict=True):
+            if place is None or not _is_same(event, part.stream, place) or place.position != (expected or place.position):
+                raise _id_conflict(event.event_id, place)
+            expected = place.position + 1
+            originals.append(place)
+        results.append(
+            AppendResult(
+                stream=part.stream,
+                version=originals[-1].version,
+                first_position=originals[0].position,
+                last_position=originals[-1].position,
+                leaf=originals[-1].leaf,
+                deduplicated=True,
+            )
+        )
+    return results
 
 
 def _is_same(event: EncodedEvent, stream: str, place: _Placed) -> bool:

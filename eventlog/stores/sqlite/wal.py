@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from typing import ClassVar, Final
 
+from eventlog.errors import StoreUnavailable
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.telemetry import logger
 
@@ -48,7 +49,7 @@ class WalCheckpoints:
         try:
             with self._lock:
                 is_cut = _checkpoint(connection)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, StoreUnavailable) as error:
             self.failures += 1
             self.last_error = str(error)
             logger.error("wal_checkpoint_failed", why=str(error), in_a_row=self.failures)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from eventlog.errors import CommitOutcomeUnknown, EventLogError, StoreBusy, StoreUnavailable
+from eventlog.errors import CommitOutcomeUnknown, Conflict, EventLogError, Misuse, StoreBusy, StoreUnavailable
 from eventlog.log import AppendResult
 from eventlog.stores.clock import Clock
 from eventlog.stores.requests import Request
@@ -58,13 +58,21 @@ class _Waiting(msgspec.Struct, eq=False):
     tries: int = 1
 
     def answer(self, answer: Answer) -> None:
-        if self.future.done():
+        """Tell the caller, once. After a first try that ended unknown, only the log itself can make a failure definite."""
+        if self.tries > 1 and isinstance(answer, EventLogError) and not isinstance(answer, (Conflict, Misuse)):
+            answer = self.unknown(f"the first try may have stored them, and asking again failed: {answer}")
+        if self.future.done() or self.future.get_loop().is_closed():
             return
         if isinstance(answer, EventLogError):
             self.future.set_exception(answer)
             self.future.exception()  # a caller that was cancelled will not look; that is no fault
         else:
             self.future.set_result(answer)
+
+
+    def unknown(self, why: str) -> CommitOutcomeUnknown:
+        ids = [event_id.hex() for event_id in self.request.event_ids()]
+        return CommitOutcomeUnknown(ids, f"it is unknown whether the events are stored: {why}")
 
 
 class Writer:
@@ -128,7 +136,7 @@ class Writer:
         await asyncio.wait({self._task}, timeout=timeout_s)
         if not self._task.done():
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=timeout_s)
+            await asyncio.wait({self._task}, timeout=timeout_s / 2)
         self._fail_queue("the log was closed before the events were written")
 
     async def _run(self) -> None:
@@ -137,7 +145,7 @@ class Writer:
                 await self._wait_for_work()
                 waiting = self._take()
                 if waiting:
-                    await self._commit(waiting)
+                    await self._commit_and_answer(waiting)
         except Exception as error:
             logger.exception("writer_failed")
             self.poison = f"{type(error).__name__}: {error}"
@@ -148,7 +156,8 @@ class Writer:
         while not self._queue and not self._is_closing:
             self._wake.clear()
             try:
-                await asyncio.wait_for(self._wake.wait(), _IDLE_S if self._connection.wal.is_due_when_idle else None)
+                async with asyncio.timeout(_IDLE_S if self._connection.wal.is_due_when_idle else None):
+                    await self._wake.wait()
             except TimeoutError:
                 await self._checkpoint_wal()
 
@@ -161,21 +170,28 @@ class Writer:
             taken.append(waiting)
         return taken
 
+    async def _commit_and_answer(self, waiting: list[_Waiting]) -> None:
+        """Commit what was taken; whatever ends this early, nobody is left without an answer."""
+        try:
+            await self._commit(waiting)
+        except BaseException as error:
+            self._tell_unknown(waiting, f"the writer ended: {type(error).__name__}")
+            raise
+
     async def _commit(self, waiting: list[_Waiting]) -> None:
         if self.poison is not None and not await self._recover(waiting):
             return
         batch = Batch([each.request for each in waiting])
         hop = self._connection.worker.start(self._connection.transactions.commit, batch)
         outcome = await self._finish_hop(hop, batch, waiting)
-        if outcome is None:
-            return
         if outcome.poison is not None:
             self._poison(outcome.poison, is_lost=outcome.is_lost)
         if outcome.unknown is not None:
             await self._settle(outcome.unknown, waiting)
             return
         self._tell(waiting, outcome)
-        self._connection.wal.wal_bytes = outcome.wal_bytes
+        if outcome.wal_bytes:
+            self._connection.wal.wal_bytes = outcome.wal_bytes
         if self._connection.wal.is_due:
             await self._checkpoint_wal()
 
@@ -191,10 +207,10 @@ class Writer:
 
     async def _finish_hop(
         self, hop: asyncio.Future[BatchOutcome], batch: Batch, waiting: list[_Waiting]
-    ) -> BatchOutcome | None:
+    ) -> BatchOutcome:
         """Wait for the thread, and keep the callers' deadlines meanwhile.
 
-        Returns None if the callers were told something before the thread was done. Cancellation is held back until the
+        Callers who were told something before the thread was done keep that answer. Cancellation is held back until the
         transaction has ended, or is certain never to begin.
         """
         was_told = False
@@ -204,24 +220,20 @@ class Writer:
             now_s = self._clock.monotonic_s()
             deadline_s = waiting[0].deadline_s
             try:
-                await asyncio.wait({hop}, timeout=max(deadline_s - now_s, 0) if not was_told else _POLL_S)
+                await asyncio.wait({hop}, timeout=_POLL_S if was_told else max(deadline_s - now_s, _POLL_S))
             except asyncio.CancelledError as error:
                 cancelled = error
                 if batch.abandon():
                     _answer_all(waiting, StoreBusy("the program ended before the write lock was free"))
                     raise
             now_s = self._clock.monotonic_s()
-            if not hop.done() and not was_told and now_s >= deadline_s:
-                was_told = self._tell_late(batch, waiting, now_s >= unknown_at_s)
-                if not was_told:
-                    await asyncio.sleep(_POLL_S)
-            if was_told:
+            if not hop.done() and now_s >= deadline_s:
+                was_told = was_told or self._tell_late(batch, waiting, now_s >= unknown_at_s)
                 self._expire_queue()
         if cancelled is not None:
-            if not was_told:
-                self._tell_at_the_end(waiting, hop.result())
+            self._tell_at_the_end(waiting, hop.result())
             raise cancelled
-        return None if was_told else hop.result()
+        return hop.result()
 
     def _tell_late(self, batch: Batch, waiting: list[_Waiting], is_too_late: bool) -> bool:
         if batch.abandon():
@@ -301,8 +313,7 @@ class Writer:
 
     def _tell_unknown(self, waiting: list[_Waiting], why: str) -> None:
         for each in waiting:
-            ids = [event_id.hex() for event_id in each.request.event_ids()]
-            each.answer(CommitOutcomeUnknown(ids, f"it is unknown whether the events are stored: {why}"))
+            each.answer(each.unknown(why))
 
     async def _checkpoint_wal(self) -> None:
         wal = self._connection.wal

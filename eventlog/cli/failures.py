@@ -1,0 +1,112 @@
+"""What goes wrong, said to people and to programs, and the exit status it ends with.
+
+    0 done · 1 unexpected · 2 usage or refusal · 3 damage found · 4 cannot verify · 5 try again · 130 interrupted · 141 broken pipe
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Final
+
+import click
+
+from eventlog.cli.options import Options
+from eventlog.cli.output import write_document, write_error_text, write_seed
+from eventlog.cli.text import visible
+from eventlog.errors import (
+    CODES,
+    CommitOutcomeUnknown,
+    Conflict,
+    EventLogError,
+    InvalidInput,
+    LogCorrupt,
+    Refused,
+    StoreBusy,
+)
+
+__all__ = ["CannotVerify", "exit_status", "label_of", "report", "report_unexpected", "report_usage"]
+
+_OF_THE_MACHINE: Final = frozenset({"store_full", "store_io_error", "store_identity_changed", "view_failed", "unexpected"})
+"""What neither the caller nor the log did wrong."""
+
+
+class CannotVerify(Exception):
+    """The log could not be verified, for the reason that `error` gives: neither clean nor damaged."""
+
+    def __init__(self, error: EventLogError) -> None:
+        super().__init__(str(error))
+        self.error: Final = error
+
+
+def label_of(error: EventLogError) -> str:
+    """Return the code, with its subject where it has one (`unknown_run:run-1`) or the status (`cannot_resume:…`)."""
+    return error.label if isinstance(error, Refused) else error.code
+
+
+def exit_status(error: EventLogError) -> int:
+    """Return the exit status of a coded error."""
+    if isinstance(error, LogCorrupt):
+        return 3
+    if isinstance(error, Conflict | StoreBusy | CommitOutcomeUnknown):
+        return 5
+    return 1 if error.code in _OF_THE_MACHINE else 2
+
+
+def report(error: EventLogError, options: Options, *, status: int | None = None) -> int:
+    """Tell a coded error in the form that the command owes, and return the exit status."""
+    if options.is_seed:
+        write_seed({"error": label_of(error)})
+    elif options.is_json:
+        write_document(_document(label_of(error), str(error), error.hint, error.details))
+    else:
+        write_error_text(_for_people(error))
+    _trace_if_asked(error, options)
+    return exit_status(error) if status is None else status
+
+
+def report_unexpected(error: Exception, options: Options) -> int:
+    """Tell a fault of the program itself. The traceback is for those who ask with -v."""
+    coded = EventLogError("unexpected", f"{type(error).__name__}: {error}")
+    status = report(coded, options)
+    _trace_if_asked(error, options)
+    return status
+
+
+def report_usage(error: click.UsageError, options: Options) -> int:
+    """Tell what is wrong with the command line: as text, and to a program that reads JSON as a document."""
+    error.show()
+    if options.is_json and not options.is_seed and _command_of(error) not in _SEED:
+        hint = f"{error.ctx.command_path} --help" if error.ctx is not None else "eventlog --help"
+        write_document(_document("invalid_argument", error.format_message(), hint, {}))
+    return 2
+
+
+_SEED: Final = frozenset({"start", "approve", "reject", "resume", "show-trace"})
+
+
+def _command_of(error: click.UsageError) -> str | None:
+    return error.ctx.info_name if error.ctx is not None else None
+
+
+def _document(label: str, message: str, hint: str, details: dict[str, Any]) -> dict[str, Any]:
+    return {"error": label, "message": message, "hint": hint, "details": details}
+
+
+def _for_people(error: EventLogError) -> str:
+    lines = [f"error[{error.code}]: {visible(str(error))}"]
+    lines += [f"  {name}: {visible(str(value))}" for name, value in error.details.items() if _is_news(error, name, value)]
+    return "\n".join([*lines, f"hint: {error.hint}"])
+
+
+def _is_news(error: EventLogError, name: str, value: Any) -> bool:
+    """Say whether a fact is worth its own line: it is there, and the sentence does not say it already."""
+    if value is None or (isinstance(error, InvalidInput) and name == "path"):
+        return False
+    return str(value) not in str(error)
+
+
+def _trace_if_asked(error: BaseException, options: Options) -> None:
+    if options.verbosity and error.__traceback__ is not None:
+        write_error_text("".join(traceback.format_exception(error)).rstrip())
+
+

@@ -1,0 +1,125 @@
+"""The options that every command has, before its name and after it: after wins over before, before over the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import click
+from click.core import ParameterSource
+
+__all__ = ["FORMATS", "Options", "common_options", "output_option"]
+
+FORMATS: Final = ("human", "plain", "json", "jsonl")
+Format = Literal["human", "plain", "json", "jsonl"]
+
+
+class Options:
+    """What the invocation asks for besides its command; filled in while the command line is parsed."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.argv: Final = tuple(argv)
+        self.given: Final[dict[str, Any]] = {}
+        self.is_seed = False
+        """The command is one of the five whose output is frozen."""
+
+    @property
+    def db(self) -> str:
+        """The path of the log, as given. Raises click.UsageError if there is none."""
+        path = self.db_or_none
+        if path is None:
+            raise click.UsageError("Missing option '--db' (or the environment variable EVENTLOG_DB).", _context())
+        if path == "memory:":
+            raise click.UsageError("'--db memory:' would end with this command; name a file.", _context())
+        return path
+
+    @property
+    def db_or_none(self) -> str | None:
+        """The path of the log, as given, or None."""
+        return self._path("db", "EVENTLOG_DB")
+
+    @property
+    def output(self) -> str | None:
+        """The target of the run, as given, or None."""
+        return self._path("output", "EVENTLOG_OUTPUT")
+
+    @property
+    def format(self) -> Format:
+        """The format of results: as asked for, else for people on a terminal and plain elsewhere."""
+        chosen: Format | None = self.given.get("format")
+        return chosen or ("human" if sys.stdout is not None and sys.stdout.isatty() else "plain")
+
+    @property
+    def is_json(self) -> bool:
+        """Whether results, and errors, are JSON."""
+        return self.format in ("json", "jsonl")
+
+    @property
+    def is_quiet(self) -> bool:
+        return bool(self.given.get("quiet"))
+
+    @property
+    def verbosity(self) -> int:
+        return int(self.given.get("verbose") or 0)
+
+    @property
+    def has_color(self) -> bool:
+        """Whether colours are wanted at all (NO_COLOR counts when it is set and not empty)."""
+        return not self.given.get("no_color") and not os.environ.get("NO_COLOR")
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether long work may draw a bar: on a terminal, unless it was switched off."""
+        wanted = not self.given.get("no_progress") and not self.is_quiet
+        return wanted and sys.stderr is not None and sys.stderr.isatty()
+
+    def texts(self) -> list[str]:
+        """Return every text that came from outside: the arguments and the environment."""
+        return [*self.argv, *(os.environ.get(name, "") for name in ("EVENTLOG_DB", "EVENTLOG_OUTPUT"))]
+
+    def _path(self, name: str, variable: str) -> str | None:
+        given: str | None = self.given.get(name)
+        return given if given is not None else os.environ.get(variable) or None
+
+
+def common_options() -> list[click.Parameter]:
+    """Return fresh options that every command has."""
+    return [
+        _option("--db", metavar="FILE", help="The log (or EVENTLOG_DB)."),
+        _option("--format", type=click.Choice(FORMATS), help="How results are written."),
+        _option("--json", is_flag=True, default=None, help="The same as --format json."),
+        _option("--no-color", is_flag=True, default=None, help="No colours (or NO_COLOR)."),
+        _option("--no-progress", is_flag=True, default=None, help="No progress bars."),
+        _option("--no-input", is_flag=True, default=None, help="Never ask anything."),
+        _option("--quiet", "-q", is_flag=True, default=None, help="No remarks, only results and errors."),
+        _option("--verbose", "-v", count=True, default=None, help="Log to standard error; twice for more."),
+    ]
+
+
+def output_option() -> click.Parameter:
+    """Return a fresh `--output`."""
+    return _option("--output", metavar="TARGET", help="What the run writes to (or EVENTLOG_OUTPUT).")
+
+
+def _option(*names: str, **settings: Any) -> click.Option:
+    return click.Option(list(names), expose_value=False, callback=_remember, **settings)
+
+
+def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
+    assert option.name is not None, "an option has a name"
+    if context.get_parameter_source(option.name) is not ParameterSource.COMMANDLINE:
+        return
+    given = context.find_object(Options)
+    assert given is not None, "the root context holds the options"
+    if option.name == "json":
+        given.given["format"] = "json"
+    elif option.name == "verbose":
+        given.given["verbose"] = given.verbosity + value
+    else:
+        given.given[option.name] = value
+
+
+def _context() -> click.Context | None:
+    return click.get_current_context(silent=True)

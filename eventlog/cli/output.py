@@ -1,0 +1,218 @@
+"""Where results and remarks go: results to standard output as UTF-8 whatever the locale, everything else to standard error.
+
+`write_seed` has the bytes of the frozen commands. Everything else is written in the format that was asked for: tables and
+cards for people, tab-separated lines without colours, one JSON document, or one JSON object a line. Texts from the log pass
+`visible` first, and rich never interprets them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from io import StringIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+from eventlog.cli.options import Options
+from eventlog.cli.text import escaped_json, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "cell",
+    "note",
+    "progress",
+    "show_card",
+    "show_lines",
+    "show_rows",
+    "silence_standard_output",
+    "time_text",
+    "to_json",
+    "write_bytes",
+    "write_document",
+    "write_error_text",
+    "write_line",
+    "write_seed",
+    "write_text",
+]
+
+Row = Mapping[str, Any]
+Progress = Callable[[int, int], None]
+
+
+def write_bytes(data: bytes) -> None:
+    """Write bytes to standard output and flush them, so that a broken pipe is noticed here."""
+    if sys.stdout is None:
+        raise OSError("standard output is closed")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def write_text(text: str) -> None:
+    """Write text to standard output as UTF-8."""
+    write_bytes(text.encode(errors="backslashreplace"))
+
+
+def write_seed(document: Mapping[str, Any]) -> None:
+    """Write the one JSON object of a frozen command, byte for byte as Python's json module spells it."""
+    write_text(json.dumps(document, ensure_ascii=False, sort_keys=True) + "\n")
+
+
+def to_json(value: Any) -> str:
+    """Return one line of JSON with sorted keys, hidden characters escaped."""
+    return escaped_json(json.dumps(value, ensure_ascii=False, sort_keys=True))
+
+
+def write_document(document: Any) -> None:
+    """Write one JSON document."""
+    write_text(to_json(document) + "\n")
+
+
+def write_line(text: str) -> None:
+    """Write one line of text in which every character can be seen."""
+    write_text(visible(text) + "\n")
+
+
+def write_error_text(text: str) -> None:
+    """Write lines to standard error. A standard error that is gone is no reason to fail."""
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.flush()
+        sys.stderr.buffer.write((text + "\n").encode(errors="backslashreplace"))
+        sys.stderr.buffer.flush()
+    except OSError:
+        pass
+
+
+def note(options: Options, text: str) -> None:
+    """Write a remark to standard error, unless only results are wanted."""
+    if not options.is_quiet:
+        write_error_text(visible(text))
+
+
+def silence_standard_output() -> None:
+    """Send what is still buffered nowhere, so that the end of the process does not complain about the reader that left."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(descriptor, 1)
+    os.close(descriptor)
+
+
+def time_text(at_us: int) -> str:
+    """Return microseconds UTC as ISO 8601."""
+    try:
+        seconds, microseconds = divmod(at_us, 1_000_000)
+        at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+    except (OverflowError, OSError, ValueError):
+        return f"{at_us} µs"  # a time that no calendar holds
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def cell(value: Any) -> str:
+    """Return a value as text for people, on one line."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case str():
+            return visible(value)
+        case dict() | list():
+            return visible(json.dumps(value, ensure_ascii=False, sort_keys=True))
+        case _:
+            return visible(str(value))
+
+
+def show_rows(options: Options, name: str, rows: Sequence[Row], columns: Mapping[str, str], *, total: int) -> None:
+    """Show rows as a table. `columns` are the keys to show and their headings; JSON has all keys. Says what is left out."""
+    match options.format:
+        case "json":
+            write_document({name: list(rows), "shown": len(rows), "total": total})
+        case "jsonl":
+            write_text("".join(to_json(row) + "\n" for row in rows))
+        case "plain":
+            write_text("".join("\t".join(cell(row[key]) for key in columns) + "\n" for row in rows))
+        case "human":
+            _show_table(options, rows, columns)
+    if len(rows) < total:
+        note(options, f"showing {_grouped(len(rows))} of {_grouped(total)} (--all)")
+    elif not rows and options.format == "human":
+        note(options, f"no {name}")
+
+
+def show_card(options: Options, card: Row, *, document: Any = None, extra: Sequence[str] = ()) -> None:
+    """Show one thing as names and values, and lines behind them; `document` is what JSON formats show instead."""
+    match options.format:
+        case "json" | "jsonl":
+            write_document(card if document is None else document)
+        case "plain":
+            lines = [f"{name}\t{cell(value)}" for name, value in card.items()]
+            write_text("".join(line + "\n" for line in (*lines, *map(visible, extra))))
+        case "human":
+            width = max(map(len, card))
+            lines = [f"{name:<{width}}  {cell(value)}" for name, value in card.items()]
+            write_text("".join(line + "\n" for line in (*lines, *map(visible, extra))))
+
+
+def show_lines(lines: Sequence[str]) -> None:
+    """Show lines of text for people."""
+    write_text("".join(visible(line) + "\n" for line in lines))
+
+
+@contextmanager
+def progress(options: Options, title: str) -> Iterator[Progress]:
+    """Draw a bar on standard error while work goes on: call it with what is done and what there is in all."""
+    if not options.shows_progress:
+        yield _no_progress
+        return
+    from rich.progress import Progress as Bar
+
+    with Bar(console=_console(options, sys.stderr), transient=True) as bar:
+        task = bar.add_task(title)
+        yield lambda done, total: bar.update(task, completed=done, total=max(total, 1))
+
+
+def _no_progress(done: int, total: int) -> None:
+    """Draw nothing."""
+
+
+def _show_table(options: Options, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
+    if not rows:
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in columns.values():
+        table.add_column(Text(heading), overflow="fold")  # never an ellipsis: ids and hashes are whole
+    for row in rows:
+        table.add_row(*(Text(cell(row[key])) for key in columns))
+    buffer = StringIO()
+    _console(options, buffer).print(table)
+    lines = buffer.getvalue().splitlines()
+    write_text("".join(line.rstrip() + "\n" for line in lines))
+
+
+def _console(options: Options, file: TextIO) -> Console:
+    from rich.console import Console
+
+    return Console(
+        file=file,
+        force_terminal=True,
+        width=max(shutil.get_terminal_size().columns, 40),
+        no_color=not options.has_color,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def _grouped(number: int) -> str:
+    return f"{number:,}".replace(",", " ")

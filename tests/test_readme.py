@@ -1,0 +1,69 @@
+"""What the README shows, works: its blocks are run in an empty folder, and what it names exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def environment() -> dict[str, str]:
+    here = str(Path(sys.executable).parent)
+    return {**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_a_python_block_runs(block: str, tmp_path: Path) -> None:
+    script = tmp_path / "block.py"
+    script.write_text(block, encoding="utf-8")
+    command = [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_the_agent_block_is_short_and_writes_its_letter(tmp_path: Path) -> None:
+    block = blocks("python")[0]
+    assert len([line for line in block.splitlines() if line.strip()]) <= 15
+    subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=environment(), timeout=60, check=True)
+    assert (tmp_path / "letters" / "ada.txt").read_text(encoding="utf-8") == "Dear Ada, …"
+
+
+@pytest.mark.parametrize("block", blocks("bash"))
+def test_a_shell_block_runs(block: str, tmp_path: Path) -> None:
+    script = f"set -eu\neventlog() {{ '{sys.executable}' -m eventlog \"$@\"; }}\n{block}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"result": "executed"' in done.stdout
+    assert '"result": "already_completed"' in done.stdout
+
+
+def test_the_two_commands_are_named() -> None:
+    for command in ("python3 tools/dev.py demo", "python3 tools/dev.py test"):
+        assert f"\n{command}\n" in README
+
+
+def test_every_file_that_is_named_exists() -> None:
+    for name in re.findall(r"`((?:eventlog|projections|tests|tools)/[\w/.]+)`", README):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_top_level_module_has_its_place_in_the_picture_of_the_house() -> None:
+    house = README.split("## The house")[1].split("```")[1]
+    modules = {path.stem for path in (ROOT / "eventlog").glob("*.py") if not path.stem.startswith("__")}
+    folders = {path.name for path in (ROOT / "eventlog").iterdir() if path.is_dir() and not path.name.startswith("__")}
+    missing = {name for name in modules | folders if not re.search(rf"\b{name}\b", house)}
+    assert not missing

@@ -1,0 +1,474 @@
+"""Who is told what when the storage fails: the table in `eventlog/stores/sqlite/failures.py`, each row made to happen.
+
+A fault of the operating system is injected into a child process by a shim in front of libc (`tests/faults.py`). What a
+caller was told is compared with what is stored: told "ok" is stored, told a definite failure is absent, and told "unknown"
+is stored at most once, and exactly once after the same append was repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventlog
+from eventlog import CommitOutcomeUnknown, EventLogError, Expect, LogCorrupt, NewEvent, StoreBusy
+from eventlog.stores.sqlite.file_lock import FileLock
+from eventlog.stores.sqlite.schema import APPLICATION_ID, FORMAT_VERSION
+from tests import child, failure_scenarios
+from tests.faults import build_shim, shim_environment
+from tests.needs import need, need_command
+
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need(sys.platform == "linux", "LD_PRELOAD, as Linux has it")
+    return build_shim(tmp_path_factory.mktemp("shim"), need_command("gcc"))
+
+
+@pytest.fixture
+def under_faults(shim: Path, tmp_path: Path) -> Callable[..., Any]:
+    """Runs a scenario in a child whose system calls can be made to fail, and returns what it returns."""
+
+    def run(scenario: Callable[..., Any], *args: object) -> Any:
+        done = child.run(scenario, tmp_path / "log.db", *args, env=shim_environment(shim, tmp_path / "faults"))
+        assert done.returncode == 0, done.stderr
+        return done.result
+
+    return run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.db"
+
+
+# ── COMMIT ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("works", ["works", "does not work"])
+def test_failed_sync_of_a_commit_is_never_told_as_a_failure_and_the_event_is_stored_once(
+    under_faults: Callable[..., Any], works: str
+) -> None:
+    seen = under_faults(failure_scenarios.commit_sync_fails_once, works)
+    assert seen["hits"] == 1, "the fault was not injected"
+    assert seen["told"] == "ok"
+    assert seen["after"] == "ok"
+    assert seen["events"] == [0, 1, 2]
+    assert seen["barriers"] == 1
+    assert seen["problems"] == []
+    assert seen["state"] == "open"
+
+
+def test_sync_that_keeps_failing_ends_in_unknown_and_the_retry_settles_it(under_faults: Callable[..., Any]) -> None:
+    seen = under_faults(failure_scenarios.commit_sync_keeps_failing)
+    assert seen["told"] == {"unknown": [seen["id"]]}
+    assert seen["while_failing"] == "poisoned"
+    assert seen["definite"] == "store_io_error"
+    assert seen["readable"] in ([1], [1, 2])
+    assert seen["retried"] == "ok"
+    assert seen["events"] == [0, 1], "one event once, and the definite failure is absent"
+    assert seen["barriers"] >= 1
+    assert seen["problems"] == []
+    assert seen["state"] == "open"
+
+
+def test_after_an_unknown_first_try_no_failure_of_the_second_is_told_as_definite(under_faults: Callable[..., Any]) -> None:
+    *tries, stored = under_faults(failure_scenarios.every_write_behind_a_failed_sync_fails_in_turn)
+    for each in tries:
+        if each["syncs"]:
+            assert each["told"] == "ok" or "unknown" in each["told"], each
+        assert each["retried"] == "ok"
+        assert each["found"] == 1
+    failed_behind_barrier = [each for each in tries if each["barriers"] and each["writes"] and each["told"] != "ok"]
+    assert failed_behind_barrier, "no run failed between the barrier and the second try"
+    assert stored["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "state"),
+    [(errno.EIO, "store_io_error", "poisoned"), (errno.ENOSPC, "store_full", "open")],
+    ids=["EIO", "ENOSPC"],
+)
+def test_failed_write_of_a_commit_is_definite_and_the_log_goes_on(
+    under_faults: Callable[..., Any], error: int, code: str, state: str
+) -> None:
+    *tries, stored = under_faults(failure_scenarios.every_write_of_a_commit_fails_in_turn, error)
+    failing, last = tries[:-1], tries[-1]
+    assert len(failing) >= 6, "an append of several pages has more writes than that"
+    for each in failing:
+        assert (each["told"], each["found"], each["state"], each["hits"]) == (code, 0, state, 1)
+    assert (last["told"], last["found"], last["hits"]) == ("ok", 1, 0)
+    assert stored["problems"] == []
+    assert stored["state"] == "open"
+    assert bool(stored["barriers"]) == (state == "poisoned"), "after EIO the log is reopened behind a barrier"
+
+
+# ── a full disk, failing reads ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _small_disk(folder: Path) -> Iterator[Path]:
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, timeout=10
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system is not permitted here; ENOSPC from the shim is tested all the same")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=10)
+
+
+def test_full_disk_is_definite_reads_go_on_and_it_works_again_after_space_is_freed(tmp_path: Path) -> None:
+    need_command("mount")
+    with _small_disk(tmp_path / "disk") as disk:
+        done = child.run(failure_scenarios.disk_is_full, disk / "log.db", disk / "filler")
+        seen = done.result
+    assert seen["told"] == "store_full"
+    assert seen["appended"] > 3
+    assert seen["readable"] == seen["appended"]
+    assert seen["state"] == "open"
+    assert seen["after"] == "ok"
+    assert seen["events"] == list(range(seen["appended"] + 1))
+    assert seen["problems"] == []
+
+
+def test_file_size_limit_is_definite_and_the_log_works_once_it_is_lifted(path: Path) -> None:
+    need(resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY, "an open limit of the file size")
+    seen = child.run(failure_scenarios.files_may_not_grow, path).result
+    assert seen["told"] == "store_io_error"
+    assert seen["after"] == "ok"
+    assert seen["events"] == [0, 2]
+    assert seen["problems"] == []
+
+
+def test_failed_read_is_a_coded_error_and_nothing_partial(under_faults: Callable[..., Any]) -> None:
+    seen = under_faults(failure_scenarios.reads_fail)
+    assert seen["hits"] > 0, "the fault was not injected"
+    assert seen["told"] == "store_io_error"
+    assert seen["then"] == 50
+
+
+def test_failed_wal_checkpoints_are_reported_and_appends_go_on(under_faults: Callable[..., Any]) -> None:
+    seen = under_faults(failure_scenarios.wal_checkpoints_fail)
+    assert seen["hits"] >= 3, "the fault was not injected"
+    assert set(seen["told"]) == {"ok"}
+    assert "disk I/O error" in seen["error"]
+    assert seen["healed"] is None
+    assert seen["wal_bytes"] == 0
+    assert seen["events"] == list(range(len(seen["told"])))
+    assert seen["problems"] == []
+
+
+# ── files that change under an open log ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _delete_wal(path: Path) -> None:
+    os.unlink(f"{path}-wal")
+
+
+def _replace_wal(path: Path) -> None:
+    shutil.copy(f"{path}-wal", f"{path}-copy")
+    os.replace(f"{path}-copy", f"{path}-wal")
+
+
+def _rename(path: Path) -> None:
+    os.rename(path, path.with_suffix(".old"))
+
+
+def _replace(path: Path) -> None:
+    subprocess.run(["cp", str(path), f"{path}-copy"], check=True, timeout=10)  # not by this process: it has the file open
+    os.replace(f"{path}-copy", path)
+
+
+@pytest.mark.parametrize("change", [_delete_wal, _replace_wal, _rename, _replace])
+async def test_file_that_changes_under_an_open_log_is_noticed_at_the_next_commit(
+    path: Path, change: Callable[[Path], None]
+) -> None:
+    event = _event("unlucky")
+    async with eventlog.open(path) as log:
+        await log.append("s", [_event("before")], expect=Expect.no_stream())
+        change(path)
+        with pytest.raises(CommitOutcomeUnknown) as unknown:
+            await log.append("s", [event], expect=Expect.any())
+        assert unknown.value.event_ids == (event.event_id.hex(),)
+        with pytest.raises(EventLogError) as refused:
+            await log.append("s", [_event("after")], expect=Expect.any())
+        assert refused.value.code == "store_identity_changed"
+        assert (await log.health()).state == "poisoned"
+
+
+# ── locks that somebody else holds ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _file_lock_held(path: Path) -> Iterator[None]:
+    """Hold the file lock as another process would: flock belongs to the open file, not to the process."""
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def test_file_lock_held_elsewhere_ends_in_store_busy_in_time_and_nothing_is_written(path: Path) -> None:
+    async with eventlog.open(path, busy_timeout_s=0.3) as log:
+        await log.append("s", [_event("first")], expect=Expect.no_stream())
+        threads = threading.active_count()
+        with _file_lock_held(path):
+            for _ in range(3):
+                began_s = time.monotonic()
+                with pytest.raises(StoreBusy):
+                    await log.append("s", [_event("never")], expect=Expect.any())
+                assert 0.25 < time.monotonic() - began_s < 1.3
+            assert [event.version async for event in log.read("s")] == [1], "reads go on"
+            assert (await log.health()).state == "open"
+        result = await log.append("s", [_event("second")], expect=Expect.at(1))
+        assert result.last_position == 2
+        assert threading.active_count() == threads
+
+
+async def test_sqlite_lock_held_without_the_file_lock_ends_in_store_busy_in_time(path: Path) -> None:
+    async with eventlog.open(path, busy_timeout_s=0.3) as log:
+        await log.append("s", [_event("first")], expect=Expect.no_stream())
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            began_s = time.monotonic()
+            with pytest.raises(StoreBusy):
+                await log.append("s", [_event("never")], expect=Expect.any())
+            assert time.monotonic() - began_s < 1.3
+            other.execute("ROLLBACK")
+        result = await log.append("s", [_event("second")], expect=Expect.at(1))
+        assert result.last_position == 2
+
+
+async def test_open_under_a_held_lock_ends_in_store_busy_and_leaves_no_thread_and_no_database(path: Path) -> None:
+    threads = threading.active_count()
+    with _file_lock_held(path):
+        with pytest.raises(StoreBusy):
+            await eventlog.open(path, busy_timeout_s=0.05).__aenter__()
+        assert not path.exists()
+    await _until(lambda: threading.active_count() == threads)
+    assert not path.exists(), "what was given up must not be done later"
+    async with eventlog.open(path) as log:
+        assert (await log.head()).position == 0
+
+
+async def test_cancelled_open_waits_for_nobody_and_leaves_no_thread(path: Path) -> None:
+    threads = threading.active_count()
+    with _file_lock_held(path):
+        opening = asyncio.ensure_future(eventlog.open(path).__aenter__())
+        await asyncio.sleep(0.05)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+    await _until(lambda: threading.active_count() == threads)
+    assert not path.exists()
+
+
+def test_threads_of_one_process_exclude_one_another(tmp_path: Path) -> None:
+    lock = FileLock(str(tmp_path / "lock"))
+    lock.acquire()
+    second_has_it = threading.Event()
+
+    def second() -> None:
+        with lock:
+            second_has_it.set()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    try:
+        assert not second_has_it.wait(0.1), "flock alone lets a second thread of the same descriptor in"
+        assert not _is_free(lock.path)
+    finally:
+        lock.release()
+        thread.join()
+    assert second_has_it.is_set()
+    assert _is_free(lock.path)
+    lock.close()
+
+
+async def test_read_connection_that_is_opened_during_a_transaction_leaves_the_writers_lock_alone(path: Path) -> None:
+    async with eventlog.open(path) as log:
+        await log.append("s", [_event("first")], expect=Expect.no_stream())
+        inside, go_on = threading.Event(), threading.Event()
+
+        def hold(connection: sqlite3.Connection) -> bool:
+            inside.set()
+            go_on.wait(5)
+            return _is_free(f"{path}.lock")
+
+        writing = asyncio.ensure_future(log.write_view(hold))
+        await _until(inside.is_set)
+        readers = [asyncio.ensure_future(log.head()) for _ in range(8)]  # more than there are read connections
+        await asyncio.sleep(0.1)
+        go_on.set()
+        assert await writing is False, "the lock was free in the middle of a write transaction"
+        assert {head.position for head in await asyncio.gather(*readers)} == {1}
+
+
+def _is_free(lock: str) -> bool:
+    descriptor = os.open(lock, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+# ── what is no log, or cannot be opened ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that another user can reach, which pytest's own are not."""
+    need(os.getuid() == 0, "root, to become another user")
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+async def test_folder_that_cannot_be_written_gives_a_coded_error_and_can_be_read(public_folder: Path) -> None:
+    path = public_folder / "log.db"
+    async with eventlog.open(path) as log:
+        await log.append("s", [_event("first")], expect=Expect.no_stream())
+    for file in public_folder.iterdir():
+        file.chmod(0o644)
+    before = _digest(path)
+    written = child.run(failure_scenarios.opens_as_nobody, path, "for writing").result
+    assert written["opened"] in {"store_cannot_open", "store_readonly"}
+    read = child.run(failure_scenarios.opens_as_nobody, path, "read-only").result
+    assert read == {"opened": "ok", "told": "store_readonly", "readable": 1}
+    assert _digest(path) == before
+
+
+async def test_database_file_that_cannot_be_written_gives_a_coded_error(public_folder: Path) -> None:
+    path = public_folder / "log.db"
+    async with eventlog.open(path) as log:
+        await log.append("s", [_event("first")], expect=Expect.no_stream())
+    path.chmod(0o444)
+    Path(f"{path}.lock").unlink()
+    public_folder.chmod(0o777)
+    written = child.run(failure_scenarios.opens_as_nobody, path, "for writing").result
+    assert written["opened"] in {"store_cannot_open", "store_readonly"}
+
+
+def _text(path: Path) -> None:
+    path.write_text("not a database, though long enough to be looked at as one\n" * 100)
+
+
+def _short(path: Path) -> None:
+    path.write_bytes(b"?")
+
+
+def _other_program(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA application_id=42")
+        other.execute("CREATE TABLE theirs (x)")
+
+
+def _other_program_without_id(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        other.execute("CREATE TABLE theirs (x)")
+
+
+def _newer(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        newer.execute(f"PRAGMA user_version={FORMAT_VERSION + 1}")
+        newer.execute("CREATE TABLE meta (x)")
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (_text, "store_not_eventlog"),
+        (_short, "store_not_eventlog"),
+        (_other_program, "store_not_eventlog"),
+        (_other_program_without_id, "store_not_eventlog"),
+        (_newer, "schema_too_new"),
+    ],
+)
+async def test_foreign_file_is_refused_and_stays_byte_for_byte(path: Path, make: Callable[[Path], None], code: str) -> None:
+    make(path)
+    before = _digest(path)
+    for is_read_only in (False, True):
+        with pytest.raises(EventLogError) as refused:
+            await eventlog.open(path, is_read_only=is_read_only).__aenter__()
+        assert refused.value.code == code
+    assert _digest(path) == before
+
+
+async def test_hard_link_is_refused_and_a_symbolic_link_is_followed_to_the_real_name(path: Path) -> None:
+    async with eventlog.open(path) as log:
+        await log.append("s", [_event("first")], expect=Expect.no_stream())
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    async with eventlog.open(link) as log:
+        assert log.place == str(path.resolve())
+        await log.append("s", [_event("second")], expect=Expect.at(1))
+        assert not link.with_name("link.db-wal").exists()
+    link.unlink()
+    os.link(path, link)
+    for name in (path, link):
+        with pytest.raises(EventLogError) as refused:
+            await eventlog.open(name).__aenter__()
+        assert refused.value.code == "store_cannot_open"
+
+
+async def test_folder_or_missing_folder_as_path_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing" / "log.db"):
+        with pytest.raises(EventLogError) as refused:
+            await eventlog.open(path).__aenter__()
+        assert refused.value.code == "store_cannot_open"
+
+
+async def test_garbage_in_the_pages_is_log_corrupt(path: Path) -> None:
+    async with eventlog.open(path) as log:
+        await log.append("s", [_event("x" * 3_000) for _ in range(40)], expect=Expect.no_stream())
+    data = bytearray(path.read_bytes())
+    data[8_192:] = b"\x5a" * (len(data) - 8_192)
+    path.write_bytes(data)
+    with pytest.raises(LogCorrupt) as corrupt:
+        async with eventlog.open(path) as log:
+            async for _ in log.read_all():
+                pass
+    assert corrupt.value.reason == "store_corrupt"
+
+
+def _event(text: str) -> NewEvent:
+    return NewEvent("noted", {"text": text})
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+async def _until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_true():
+            await asyncio.sleep(0.01)
