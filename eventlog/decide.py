@@ -90,7 +90,7 @@ def start(run: Run, proposal: Proposal) -> Accepted:
     waiting = Waiting(type="approval", node_id=proposal.action, approval_id=request_id)
     return Accepted(
         (
-            CheckpointSaved(status=Status.WAITING_FOR_USER.value, state_version=1, waiting=waiting),
+            CheckpointSaved(status=Status.WAITING_FOR_USER, state_version=1, waiting=waiting),
             ProposalRecorded(
                 request_id=request_id, proposal=msgspec.Raw(proposal.canonical), proposal_hash=proposal.hash
             ),
@@ -145,6 +145,9 @@ def resume(run: Run, output: str | None) -> Accepted | Refusal | Replay:
             return Replay(ActionReplayed(reason="already_completed"))
         case Status.APPROVED | Status.OUTCOME_UNKNOWN:
             return _compare_frozen(run, output)
+        case other:
+            message = f"run {run.run_id!r} cannot be resumed: it is {other.value}"
+            return refuse_resume(run, "cannot_resume", message, subject=other.value)
 
 
 def begin_effect(run: Run, *, op_key: str, owner: Owner, deadline_us: int, takes_over: bool) -> tuple[RunEvent, ...]:

@@ -240,6 +240,16 @@ class EventLogError(Exception):
         self.hint: Final = CODES[code].hint
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the facts: an error that a pool of processes cannot hand back would break the pool instead."""
+        return _restored, (type(self), self.args, vars(self))
+
+
+def _restored(cls: type[EventLogError], args: tuple[Any, ...], facts: dict[str, Any]) -> EventLogError:
+    error = cls.__new__(cls, *args)
+    vars(error).update(facts)
+    return error
+
 
 class Refused(EventLogError):
     """The domain said no. The refusal was appended with its reason before this was raised.

@@ -11,6 +11,7 @@ Hashes are 64 hex digits (SHA-256), times are integer microseconds UTC.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -38,6 +39,7 @@ __all__ = [
     "ResumeStarted",
     "RunClaimed",
     "RunEvent",
+    "Status",
     "TransitionRejected",
     "Waiting",
     "run_stream",
@@ -51,11 +53,26 @@ def run_stream(run_id: str) -> str:
     return RUN_PREFIX + run_id
 
 
+class Status(StrEnum):
+    """Where a run is; spelled as people read it. A run of one action knows the first five."""
+
+    WAITING_FOR_USER = "WAITING_FOR_USER"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    COMPLETED = "COMPLETED"
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    RUNNING = "RUNNING"
+    WAITING = "WAITING"
+    EXPIRED = "EXPIRED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
 class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What all event bodies have in common: immutable, compact, and closed against fields of the future."""
 
 
-class Owner(_Fact, frozen=True):
+class Owner(_Fact, frozen=True, kw_only=True):
     """Who holds an intent or a claim: a host, one boot of it, and one lock file that only a living process can hold.
 
     `host` and `boot` are opaque digests, never names; `lock` is a random id, one for each attempt.
@@ -66,7 +83,7 @@ class Owner(_Fact, frozen=True):
     lock: str
 
 
-class Waiting(_Fact, frozen=True):
+class Waiting(_Fact, frozen=True, kw_only=True):
     """What a paused run waits for."""
 
     type: str
@@ -74,22 +91,22 @@ class Waiting(_Fact, frozen=True):
     approval_id: str
 
 
-class Failure(_Fact, frozen=True):
+class Failure(_Fact, frozen=True, kw_only=True):
     """Why an effect definitely did not happen: a code of `errors.CODES` and a sentence."""
 
     code: str
     message: str
 
 
-class CheckpointSaved(_Fact, frozen=True):
+class CheckpointSaved(_Fact, frozen=True, kw_only=True):
     """A consistent cut of the run: a state that is safe to resume from."""
 
-    status: str
+    status: Status
     state_version: int
     waiting: Waiting | None = None
 
 
-class ProposalRecorded(_Fact, frozen=True):
+class ProposalRecorded(_Fact, frozen=True, kw_only=True):
     """The run asks to act. `proposal` holds the RFC 8785 bytes of {"action", "args", "output"} exactly as hashed."""
 
     request_id: str
@@ -99,14 +116,14 @@ class ProposalRecorded(_Fact, frozen=True):
     supersedes: str | None = None
 
 
-class ProposalVerified(_Fact, frozen=True):
+class ProposalVerified(_Fact, frozen=True, kw_only=True):
     """The hashes were recomputed from the stored bytes and equal. `phase` is `approval` or `resume`."""
 
     phase: str
     proposal_hash: str
 
 
-class ProposalRejected(_Fact, frozen=True):
+class ProposalRejected(_Fact, frozen=True, kw_only=True):
     """Something differs from what was frozen. The fields that belong to the reason are set, the others absent.
 
     `viewed` is the row of a view as it was found, where a view was compared with the log.
@@ -127,7 +144,7 @@ class ProposalRejected(_Fact, frozen=True):
     viewed: dict[str, Any] | None = None
 
 
-class ApprovalRecorded(_Fact, frozen=True):
+class ApprovalRecorded(_Fact, frozen=True, kw_only=True):
     """A person decided. `approval_hash` freezes what was decided on; the actor is in the envelope."""
 
     request_id: str
@@ -137,7 +154,7 @@ class ApprovalRecorded(_Fact, frozen=True):
     reason: str | None = None
 
 
-class TransitionRejected(_Fact, frozen=True):
+class TransitionRejected(_Fact, frozen=True, kw_only=True):
     """A decision that the state does not allow, with what was attempted and what stands."""
 
     reason: str
@@ -147,7 +164,7 @@ class TransitionRejected(_Fact, frozen=True):
     supplied_hash: str | None = None
 
 
-class ResumeRejected(_Fact, frozen=True):
+class ResumeRejected(_Fact, frozen=True, kw_only=True):
     """A resume that the state does not allow. `viewed` as in `ProposalRejected`."""
 
     reason: str
@@ -156,7 +173,7 @@ class ResumeRejected(_Fact, frozen=True):
     viewed: dict[str, Any] | None = None
 
 
-class ResumeStarted(_Fact, frozen=True):
+class ResumeStarted(_Fact, frozen=True, kw_only=True):
     """The intent: from here on the effect may have happened. It also spends the approval."""
 
     op_key: str
@@ -168,7 +185,7 @@ class ResumeStarted(_Fact, frozen=True):
     input_hash: str
 
 
-class ActionExecuted(_Fact, frozen=True):
+class ActionExecuted(_Fact, frozen=True, kw_only=True):
     """The effect was done by this attempt."""
 
     action: str
@@ -176,7 +193,7 @@ class ActionExecuted(_Fact, frozen=True):
     result: Any = None
 
 
-class ActionRecovered(_Fact, frozen=True):
+class ActionRecovered(_Fact, frozen=True, kw_only=True):
     """The effect had been done by an earlier attempt; that was proved, and it was not repeated."""
 
     action: str
@@ -184,13 +201,13 @@ class ActionRecovered(_Fact, frozen=True):
     evidence: Any = None
 
 
-class ActionReplayed(_Fact, frozen=True):
+class ActionReplayed(_Fact, frozen=True, kw_only=True):
     """A completed run was resumed again; nothing was done."""
 
     reason: str
 
 
-class ActionConflict(_Fact, frozen=True):
+class ActionConflict(_Fact, frozen=True, kw_only=True):
     """The target holds something else. Contents are text cut to a few kilobytes, or absent where they are no text."""
 
     action: str
@@ -202,7 +219,7 @@ class ActionConflict(_Fact, frozen=True):
     existing_content: str | None = None
 
 
-class ActionFailed(_Fact, frozen=True):
+class ActionFailed(_Fact, frozen=True, kw_only=True):
     """The effect definitely did not happen."""
 
     action: str
@@ -210,7 +227,7 @@ class ActionFailed(_Fact, frozen=True):
     error: Failure
 
 
-class OutcomeUnknown(_Fact, frozen=True):
+class OutcomeUnknown(_Fact, frozen=True, kw_only=True):
     """An intent without a result that nobody can settle automatically."""
 
     action: str
@@ -218,7 +235,7 @@ class OutcomeUnknown(_Fact, frozen=True):
     why: str
 
 
-class RunClaimed(_Fact, frozen=True):
+class RunClaimed(_Fact, frozen=True, kw_only=True):
     """Another resumer takes the run over. `epoch` is this event's own version; earlier epochs are fenced by it."""
 
     epoch: int
@@ -226,7 +243,7 @@ class RunClaimed(_Fact, frozen=True):
     deadline_us: int
 
 
-class BarrierRecorded(_Fact, frozen=True):
+class BarrierRecorded(_Fact, frozen=True, kw_only=True):
     """Stream `$log`: the store was reopened after a failure; what a read finds from here on is settled."""
 
     reason: str

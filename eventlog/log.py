@@ -69,7 +69,7 @@ class Expect(msgspec.Struct, frozen=True):
     def at(version: int) -> Expect:
         """The stream is at exactly this version; 0 is the same as `no_stream`."""
         if type(version) is not int or version < 0:
-            raise InvalidInput("invalid_argument", f"a version is an int from 0, not {version!r}")
+            raise InvalidInput("invalid_argument", f"a version is an int from 0, not this {type(version).__name__}")
         return Expect("at", version)
 
     def allows(self, actual: int) -> bool:

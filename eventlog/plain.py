@@ -191,7 +191,7 @@ class _Walk:
             return self._too_deep()
         for key, item in value.items():
             if type(key) is not str:
-                return "non_string_key", f"the key {key!r:.80} is a {type(key).__name__}", []
+                return "non_string_key", f"a key is a {type(key).__name__}, not a str", []
             fault = self._fault_in_text(key) or self.fault_in(item, depth - 1)
             if fault is not None:
                 fault[2].append(_step(key))

@@ -2,7 +2,8 @@
 
 A proposal is {"action", "args", "output"} as RFC 8785 (JSON Canonicalization Scheme) bytes; its hash is SHA-256 of them. The
 bytes are stored, and what runs is decoded from those bytes and nothing else: a float 1.0 is the integer 1 *before* anybody
-approves it. RFC 8785 numbers are doubles, so integers of 2**53 and more are refused; write them as text.
+approves it. RFC 8785 numbers are doubles, so integers of 2**53 and more are refused, and floats that it spells like such
+integers (those below 1e21); write them as text.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ def canonical_bytes(value: Any, *, limits: Limits | None = None) -> bytes:
     limits = limits or Limits()
     check_plain(value, limits, int_bits=_SAFE_INT_BITS)
     canonical = rfc8785.dumps(value)
+    # 5.573092662399899e16 is spelled 55730926623998990, which is another number when it is read as an integer.
+    check_plain(msgspec.json.decode(canonical), limits, int_bits=_SAFE_INT_BITS)
     if len(canonical) > limits.body_bytes:
         raise InvalidInput("payload_too_large", f"the proposal has {len(canonical)} bytes, {limits.body_bytes} are allowed")
     return canonical

@@ -10,7 +10,6 @@ A conflict or a definite failure leaves a run APPROVED: clear the cause and resu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import assert_never
 
 import msgspec
@@ -34,6 +33,7 @@ from eventlog.events import (
     ResumeStarted,
     RunClaimed,
     RunEvent,
+    Status,
     TransitionRejected,
     Waiting,
 )
@@ -41,16 +41,6 @@ from eventlog.log import RecordedEvent
 from eventlog.proposal import Proposal
 
 __all__ = ["Intent", "Run", "Status", "evolve", "fold_run"]
-
-
-class Status(StrEnum):
-    """Where a run is; spelled as people read it."""
-
-    WAITING_FOR_USER = "WAITING_FOR_USER"
-    APPROVED = "APPROVED"
-    REJECTED = "REJECTED"
-    COMPLETED = "COMPLETED"
-    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +96,7 @@ def evolve(run: Run, event: RunEvent) -> Run:
     """Return the run as it is after `event`. Never fails: the event has happened."""
     match event:
         case CheckpointSaved(status=status, state_version=state_version, waiting=waiting):
-            return replace(run, status=Status(status), state_version=state_version, waiting=waiting)
+            return replace(run, status=status, state_version=state_version, waiting=waiting)
         case ProposalRecorded(request_id=request_id, proposal=raw, proposal_hash=proposal_hash):
             proposal = Proposal.decode(bytes(raw))
             return replace(run, request_id=request_id, proposal=proposal, proposal_hash=proposal_hash)

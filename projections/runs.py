@@ -82,14 +82,13 @@ def _first_row(event: RecordedEvent) -> Row:
 
 def _changes(event: Any) -> Row:
     match event:
-        case CheckpointSaved(status=status):
-            return {"status": status}
+        case CheckpointSaved():
+            return {"status": event.status.value}
         case ProposalRecorded():
             return _proposal_columns(event)
         case ApprovalRecorded(decision=decision, request_id=request_id, approval_hash=approval_hash):
-            status = "APPROVED" if decision == "approve" else "REJECTED"
             return {
-                "status": status,
+                "status": "APPROVED" if decision == "approve" else "REJECTED",
                 "approval": decision,
                 "approval_request_id": request_id,
                 "approval_hash": approval_hash,

@@ -16,6 +16,7 @@ from eventlog.errors import (
     ActionFailed,
     ClaimLost,
     EventLogError,
+    EventTypeUnknown,
     InvalidInput,
     LogCorrupt,
     Misuse,
@@ -23,7 +24,7 @@ from eventlog.errors import (
     Refused,
     RunConflict,
 )
-from eventlog.events import Owner, ProposalVerified, RunClaimed, run_stream
+from eventlog.events import CheckpointSaved, Owner, ProposalVerified, RunClaimed, Status, run_stream
 from eventlog.log import Append, Expect, NewEvent, RunLog
 from eventlog.proposal import Proposal
 from eventlog.run import Run
@@ -239,6 +240,28 @@ async def test_what_an_action_refuses_is_refused_before_any_intent(runner: event
     assert refusal.value.code == "path_not_allowed"
     assert (await types(runner))[-1] == "resume_rejected"
     assert action.calls == []
+
+
+async def test_a_status_that_a_later_program_wrote_is_not_resumed(log: RunLog, runner: eventlog.Runner) -> None:
+    proposal = await approved(runner)
+    run = await runner.state("run-1")
+    saved = CheckpointSaved(status=Status.RUNNING, state_version=2)
+    await log.append_reserved([Append(run_stream("run-1"), [saved], Expect.at(run.version))])
+    with pytest.raises(Refused) as refusal:
+        await runner.resume("run-1")
+    assert refusal.value.label == "cannot_resume:RUNNING"
+    with pytest.raises(Refused) as refusal:
+        await runner.approve("run-1", proposal.hash)
+    assert refusal.value.code == "approval_not_pending"
+
+
+async def test_an_event_of_a_later_program_makes_the_run_read_only(log: RunLog, runner: eventlog.Runner) -> None:
+    await approved(runner)
+    await log.append_reserved([Append(run_stream("run-1"), [NewEvent("from_the_future", {"x": 1})], Expect.any())])
+    with pytest.raises(EventTypeUnknown) as refusal:
+        await runner.resume("run-1")
+    assert refusal.value.details["type"] == "from_the_future"
+    assert len(await runner.trace("run-1")) == 5
 
 
 @pytest.mark.parametrize("run_id", ["", " ", "a\0b", "x" * 501, "a\u202eb", "run\n1", "\ud800", " run-1", None, 7])

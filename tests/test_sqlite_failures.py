@@ -164,7 +164,7 @@ def test_file_size_limit_is_definite_and_the_log_works_once_it_is_lifted(path: P
 def test_failed_read_is_a_coded_error_and_nothing_partial(under_faults: Callable[..., Any]) -> None:
     seen = under_faults(failure_scenarios.reads_fail)
     assert seen["hits"] > 0, "the fault was not injected"
-    assert seen["told"] == "store_io_error"
+    assert seen["told"] in {"store_io_error", "log_corrupt"}, "newer SQLite itself calls EIO of a read a corrupt database"
     assert seen["then"] == 50
 
 
@@ -373,7 +373,7 @@ async def test_database_file_that_cannot_be_written_gives_a_coded_error(public_f
     Path(f"{path}.lock").unlink()
     public_folder.chmod(0o777)
     written = child.run(failure_scenarios.opens_as_nobody, path, "for writing").result
-    assert written["opened"] in {"store_cannot_open", "store_readonly"}
+    assert written == {"opened": "store_readonly"}
 
 
 def _text(path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from eventlog import __version__
 from eventlog.cli.commands import LazyGroup, Place
 from eventlog.cli.options import Options
 
@@ -48,7 +49,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Place]]] = {
 
 
 @click.command(cls=LazyGroup, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="eventlog-engine", prog_name="eventlog")
+@click.version_option(__version__, prog_name="eventlog")
 def eventlog() -> None:
     """A log that agents can stand on: durable runs, frozen approvals, effects that do not happen twice.
 

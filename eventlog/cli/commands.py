@@ -68,7 +68,7 @@ class LazyGroup(Group):
 
     def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Place]], **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.params.insert(1, output_option())
+        self.params.insert(2, output_option())  # beside --db
         self._sections = sections
         self._places = {name: place for section in sections.values() for name, place in section.items()}
 

@@ -1,6 +1,7 @@
 """What goes wrong, said to people and to programs, and the exit status it ends with.
 
-    0 done · 1 unexpected · 2 usage or refusal · 3 damage found · 4 cannot verify · 5 try again · 130 interrupted · 141 broken pipe
+    0 done · 1 unexpected · 2 usage or refusal · 3 damage found · 4 cannot verify · 5 try again
+    130 interrupted · 141 broken pipe
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from eventlog.cli.options import Options
 from eventlog.cli.output import write_document, write_error_text, write_seed
 from eventlog.cli.text import visible
 from eventlog.errors import (
-    CODES,
     CommitOutcomeUnknown,
     Conflict,
     EventLogError,
@@ -26,7 +26,7 @@ from eventlog.errors import (
 
 __all__ = ["CannotVerify", "exit_status", "label_of", "report", "report_unexpected", "report_usage"]
 
-_OF_THE_MACHINE: Final = frozenset({"store_full", "store_io_error", "store_identity_changed", "view_failed", "unexpected"})
+_UNEXPECTED: Final = frozenset({"store_full", "store_io_error", "store_identity_changed", "view_failed", "unexpected"})
 """What neither the caller nor the log did wrong."""
 
 
@@ -49,7 +49,7 @@ def exit_status(error: EventLogError) -> int:
         return 3
     if isinstance(error, Conflict | StoreBusy | CommitOutcomeUnknown):
         return 5
-    return 1 if error.code in _OF_THE_MACHINE else 2
+    return 1 if error.code in _UNEXPECTED else 2
 
 
 def report(error: EventLogError, options: Options, *, status: int | None = None) -> int:
@@ -94,7 +94,9 @@ def _document(label: str, message: str, hint: str, details: dict[str, Any]) -> d
 
 def _for_people(error: EventLogError) -> str:
     lines = [f"error[{error.code}]: {visible(str(error))}"]
-    lines += [f"  {name}: {visible(str(value))}" for name, value in error.details.items() if _is_news(error, name, value)]
+    lines += [
+        f"  {name}: {visible(str(value))}" for name, value in error.details.items() if _is_news(error, name, value)
+    ]
     return "\n".join([*lines, f"hint: {error.hint}"])
 
 
@@ -108,5 +110,3 @@ def _is_news(error: EventLogError, name: str, value: Any) -> bool:
 def _trace_if_asked(error: BaseException, options: Options) -> None:
     if options.verbosity and error.__traceback__ is not None:
         write_error_text("".join(traceback.format_exception(error)).rstrip())
-
-

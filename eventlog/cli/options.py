@@ -1,4 +1,4 @@
-"""The options that every command has, before its name and after it: after wins over before, before over the environment."""
+"""The options of every command, before its name and after it: after wins over before, before over the environment."""
 
 from __future__ import annotations
 

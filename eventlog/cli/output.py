@@ -1,8 +1,8 @@
-"""Where results and remarks go: results to standard output as UTF-8 whatever the locale, everything else to standard error.
+"""Where things go: results to standard output as UTF-8 whatever the locale, everything else to standard error.
 
-`write_seed` has the bytes of the frozen commands. Everything else is written in the format that was asked for: tables and
-cards for people, tab-separated lines without colours, one JSON document, or one JSON object a line. Texts from the log pass
-`visible` first, and rich never interprets them.
+`write_seed` has the bytes of the frozen commands. Everything else is written in the format that was asked for: tables
+and cards for people, tab-separated lines without colours, one JSON document, or one JSON object a line. Texts from the
+log pass `visible` first, and rich never interprets them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def note(options: Options, text: str) -> None:
 
 
 def silence_standard_output() -> None:
-    """Send what is still buffered nowhere, so that the end of the process does not complain about the reader that left."""
+    """Send what is still buffered nowhere, so that the end of the process does not complain that its reader left."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, 1)
     os.close(descriptor)
@@ -130,7 +130,7 @@ def cell(value: Any) -> str:
 
 
 def show_rows(options: Options, name: str, rows: Sequence[Row], columns: Mapping[str, str], *, total: int) -> None:
-    """Show rows as a table. `columns` are the keys to show and their headings; JSON has all keys. Says what is left out."""
+    """Show rows and say what is left out. `columns` are the keys to show with their headings; JSON has all keys."""
     match options.format:
         case "json":
             write_document({name: list(rows), "shown": len(rows), "total": total})
@@ -160,9 +160,10 @@ def show_card(options: Options, card: Row, *, document: Any = None, extra: Seque
             write_text("".join(line + "\n" for line in (*lines, *map(visible, extra))))
 
 
-def show_lines(lines: Sequence[str]) -> None:
-    """Show lines of text for people."""
-    write_text("".join(visible(line) + "\n" for line in lines))
+def show_lines(lines: Sequence[str], *, tabs: bool = False) -> None:
+    """Show lines of text; `tabs` says that a tab separates fields, each of which is made visible."""
+    spelled = ("\t".join(map(visible, line.split("\t"))) if tabs else visible(line) for line in lines)
+    write_text("".join(line + "\n" for line in spelled))
 
 
 @contextmanager
@@ -205,7 +206,7 @@ def _console(options: Options, file: TextIO) -> Console:
 
     return Console(
         file=file,
-        force_terminal=True,
+        force_terminal=sys.stdout is not None and sys.stdout.isatty() if file is not sys.stderr else None,
         width=max(shutil.get_terminal_size().columns, 40),
         no_color=not options.has_color,
         markup=False,

@@ -1,9 +1,8 @@
 """Text from the log, from a file name or from a view, made safe to show.
 
 Whoever wrote it chose its characters. Those that people cannot see, or that move others around (control, bidirectional,
-zero-width, tag and other invisible characters, unusual spaces, unassigned and private code points), are shown as escapes in
-the spelling of Python and JSON, so that two different texts never look the same. Nothing else is changed: a backslash in the
-text stays one.
+zero-width, tag and other invisible characters, unusual spaces, unassigned and private code points), are shown as
+escapes in the spelling of Python and JSON. Nothing else is changed: a backslash in the text stays one.
 """
 
 from __future__ import annotations

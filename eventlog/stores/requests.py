@@ -99,7 +99,7 @@ def check_actor(actor: str) -> str:
 def check_position(value: int, what: str) -> int:
     """Return `value` if it is a cursor: an int from 0. Raises InvalidInput(`invalid_argument`)."""
     if type(value) is not int or not 0 <= value <= MAX_POSITION:
-        raise InvalidInput("invalid_argument", f"`{what}` is an int from 0, not {value!r:.40}")
+        raise InvalidInput("invalid_argument", f"`{what}` is an int from 0 to 2**63 - 1, not this {type(value).__name__}")
     return value
 
 
@@ -128,7 +128,7 @@ def _events_of(append: Append) -> Sequence[Any]:
 
 def _expect(expect: Expect) -> Expect:
     if not isinstance(expect, Expect):
-        raise InvalidInput("invalid_argument", f"`expect` is an Expect, not {expect!r:.40}")
+        raise InvalidInput("invalid_argument", f"`expect` is an Expect, not a {type(expect).__name__}")
     return expect
 
 

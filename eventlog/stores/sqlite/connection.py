@@ -19,7 +19,7 @@ from urllib.parse import quote
 import aiosqlite
 
 from eventlog.errors import StoreUnavailable
-from eventlog.stores.sqlite.failures import translate
+from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 
 __all__ = ["Durability", "Settings", "Worker", "connect", "sqlite_has_wal_reset_fix"]
@@ -27,8 +27,13 @@ __all__ = ["Durability", "Settings", "Worker", "connect", "sqlite_has_wal_reset_
 T = TypeVar("T")
 Durability = Literal["full", "normal"]
 
+_JOIN_TIMEOUT_S: Final = 0.5
+
 SQLITE_FLOOR: Final = (3, 37, 0)
 """STRICT tables."""
+
+SQLITE_VERSION: Final = sqlite3.sqlite_version_info
+"""The SQLite library that this Python uses."""
 
 
 def sqlite_has_wal_reset_fix(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> bool:
@@ -70,7 +75,7 @@ def connect(settings: Settings, mode: Literal["rwc", "rw", "ro"]) -> sqlite3.Con
             timeout=settings.busy_timeout_s,
             cached_statements=256,
         )
-    except sqlite3.Error as error:
+    except DRIVER_ERRORS as error:
         raise translate(error, f"cannot open {settings.path!r}") from error
     try:
         _set_up(connection, settings, mode)
@@ -87,7 +92,7 @@ def _set_up(connection: sqlite3.Connection, settings: Settings, mode: str) -> No
             found = connection.execute(f"PRAGMA {name}").fetchone()
             if found is None or str(found[0]).lower() != expected:
                 raise _not_in_force(name, expected, found)
-    except sqlite3.Error as error:
+    except DRIVER_ERRORS as error:
         raise translate(error, f"cannot set up {settings.path!r}") from error
 
 
@@ -157,6 +162,8 @@ class Worker:
         if not self._is_open:
             return True
         done, _ = await asyncio.wait({self._end()}, timeout=timeout_s)
+        if done:
+            self._aiosqlite._thread.join(_JOIN_TIMEOUT_S)  # it has nothing left to do but to end
         return bool(done)
 
     def _connect(self) -> None:
@@ -164,8 +171,14 @@ class Worker:
 
     def _disconnect(self) -> None:
         connection, self._aiosqlite._connection = self._aiosqlite._connection, None
-        if connection is None:
-            return
+        try:
+            if connection is not None:
+                self._close_under_lock(connection)
+        finally:
+            if self._lock is not None:
+                self._lock.let_go()
+
+    def _close_under_lock(self, connection: sqlite3.Connection) -> None:
         if self._lock is None:
             connection.close()
             return
@@ -197,13 +210,8 @@ class Worker:
         self._aiosqlite._running = False
         closed = self._queue(self._disconnect)
         closed.add_done_callback(_look_at)  # an error while closing a failed connection tells nothing new
-        self._aiosqlite._tx.put_nowait((None, self._stop))
+        self._aiosqlite._tx.put_nowait((None, lambda: aiosqlite.core._STOP_RUNNING_SENTINEL))
         return closed
-
-    def _stop(self) -> object:
-        if self._lock is not None:
-            self._lock.let_go()
-        return aiosqlite.core._STOP_RUNNING_SENTINEL
 
 
 def _look_at(future: asyncio.Future[None]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from eventlog.errors import LogCorrupt, StoreUnavailable
 from eventlog.stores.entropy import random_bytes
 from eventlog.stores.sqlite.connection import Settings, connect
-from eventlog.stores.sqlite.failures import translate
+from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.schema import APPLICATION_ID, CREATE, FORMAT_VERSION, MIGRATIONS, Migration
 
@@ -73,7 +73,7 @@ def migrate(connection: sqlite3.Connection, *, migrations: Mapping[int, Migratio
             connection.execute("ROLLBACK")
             raise
         connection.execute("COMMIT")
-    except sqlite3.Error as error:
+    except DRIVER_ERRORS as error:
         raise translate(error, "cannot create or migrate the log") from error
 
 
@@ -81,7 +81,8 @@ def read_facts(connection: sqlite3.Connection) -> Facts:
     """Return what the database says of itself. Raises LogCorrupt if that is missing."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()
     log_ids = tuple(connection.execute("SELECT first_position, log_id FROM log_ids ORDER BY first_position"))
-    if row is None or not log_ids or log_ids[0][0] != 1:
+    ids = [row and row[0], *(log_id for _, log_id in log_ids)]
+    if not log_ids or log_ids[0][0] != 1 or not all(type(each) is bytes and len(each) == 16 for each in ids):
         raise LogCorrupt("identity_missing", "the log does not say which store and which log it is")
     return Facts(store_id=row[0], log_ids=log_ids, format_version=_user_version(connection))
 
@@ -92,6 +93,8 @@ def _look_before_writing(settings: Settings, may_create: bool) -> None:
         if not may_create:
             raise StoreUnavailable("store_not_found", f"there is no log at {settings.path!r}", path=settings.path)
         return
+    if not os.access(settings.path, os.W_OK):  # SQLite would open it for reading only, and say so at the first append
+        raise StoreUnavailable("store_readonly", f"{settings.path!r} cannot be written", path=settings.path)
     size_bytes = os.path.getsize(settings.path)
     if size_bytes == 0:
         return
@@ -100,7 +103,7 @@ def _look_before_writing(settings: Settings, may_create: bool) -> None:
     looking = connect(settings, "ro")
     try:
         _format_of(looking)
-    except sqlite3.Error as error:
+    except DRIVER_ERRORS as error:
         raise translate(error, f"cannot read {settings.path!r}") from error
     finally:
         looking.close()
@@ -115,7 +118,7 @@ def _checked_reader(settings: Settings) -> sqlite3.Connection:
         if found != FORMAT_VERSION:
             code = "migration_required" if found else "store_not_eventlog"
             raise StoreUnavailable(code, f"the log has format {found}, this program reads format {FORMAT_VERSION}")
-    except sqlite3.Error as error:
+    except DRIVER_ERRORS as error:
         connection.close()
         raise translate(error, f"cannot read {settings.path!r}") from error
     except BaseException:
@@ -145,6 +148,8 @@ def _format_of(connection: sqlite3.Connection) -> int:
             found=found,
             known=FORMAT_VERSION,
         )
+    if found < 1:
+        raise LogCorrupt("store_corrupt", f"the log says that it has format {found}, which never was")
     return found
 
 

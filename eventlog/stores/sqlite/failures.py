@@ -19,7 +19,10 @@ from typing import Final
 
 from eventlog.errors import EventLogError, LogCorrupt, StoreBusy, StoreUnavailable
 
-__all__ = ["is_definite_at_commit", "is_poison", "translate"]
+__all__ = ["DRIVER_ERRORS", "is_definite_at_commit", "is_poison", "translate"]
+
+DRIVER_ERRORS: Final = (sqlite3.Error, UnicodeError)
+"""What the driver raises: an error about damaged text quotes the text, and fails at that."""
 
 _SQLITE_IOERR_WRITE: Final = sqlite3.SQLITE_IOERR_WRITE
 _DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -42,8 +45,10 @@ def is_poison(error: sqlite3.Error) -> bool:
     return primary(error) in (sqlite3.SQLITE_IOERR, *_DAMAGE)
 
 
-def translate(error: sqlite3.Error, doing: str) -> EventLogError:
+def translate(error: sqlite3.Error | UnicodeError, doing: str) -> EventLogError:
     """Return the coded error for a driver's error that happened before anything was committed."""
+    if isinstance(error, UnicodeError):
+        return LogCorrupt("store_corrupt", f"{doing}: the database holds text that is none ({error})")
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     message = f"{doing}: {error} ({name})"
     match primary(error):

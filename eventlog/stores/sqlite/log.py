@@ -22,6 +22,7 @@ from eventlog.log import (
     Head,
     Health,
     Mark,
+    Problem,
     RecordedEvent,
     StreamSlice,
 )
@@ -344,6 +345,7 @@ class SqliteLog:
 
     async def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
         """Give the events of `stream` behind version `after`, verified and in version order."""
+        self._check_usable()
         check_stream(stream, self._limits)
         check_position(after, "after")
         check_limit(limit)
@@ -370,6 +372,7 @@ class SqliteLog:
 
     async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
         """Give the events of the log behind position `after`, verified and in position order."""
+        self._check_usable()
         check_position(after, "after")
         check_limit(limit)
         rows = self._make_rows()
@@ -389,6 +392,7 @@ class SqliteLog:
         self, *, after: int = 0, types: Iterable[str] | None = None, marks: bool = False
     ) -> AsyncIterator[RecordedEvent | Mark]:
         """Give the events behind position `after`, then wait for new ones, those of other processes too."""
+        self._check_usable()
         check_position(after, "after")
         wanted = check_types(types)
         rows = self._make_rows()
@@ -470,6 +474,11 @@ class SqliteLog:
             connection.execute("COMMIT")
             return result
 
+    async def check_file(self) -> list[Problem]:
+        """Let SQLite check its own pages and indexes, and return what it finds: damage that no hash of an event covers."""
+        self._check_usable()
+        return await self._reads.run(_check_file)
+
     async def backup(self, target: str | os.PathLike[str]) -> int:
         """Copy the log to a new file through SQLite's backup API and return its last position.
 
@@ -516,11 +525,29 @@ async def _wait_for(committed: asyncio.Future[None], pause_s: float) -> None:
     committed.cancel()
 
 
+def _check_file(connection: sqlite3.Connection) -> list[Problem]:
+    try:
+        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(100)")]
+    except (sqlite3.DatabaseError, UnicodeError) as error:
+        found = [f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"]
+    return [Problem(reason="store_corrupt", message=message) for message in found if message != "ok"]
+
+
 def _backup(connection: sqlite3.Connection, target: str) -> int:
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StoreUnavailable("store_cannot_open", f"cannot create {target!r}: {error.strerror}", path=target) from error
+    try:
+        position = _copy(connection, target)
+        _fsync(target)
+    except BaseException:
+        os.unlink(target)  # a part of a log must not be taken for one
+        raise
+    return position
+
+
+def _copy(connection: sqlite3.Connection, target: str) -> int:
     copy = sqlite3.connect(target, isolation_level=None)
     try:
         connection.backup(copy)
@@ -528,7 +555,6 @@ def _backup(connection: sqlite3.Connection, target: str) -> int:
         position: int = copy.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0]
     finally:
         copy.close()
-    _fsync(target)
     return position
 
 

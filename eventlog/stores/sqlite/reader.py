@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from eventlog.errors import StoreBusy, StoreUnavailable
 from eventlog.stores.sqlite.connection import Worker
-from eventlog.stores.sqlite.failures import translate
+from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 
 __all__ = ["ReadConnections"]
@@ -42,7 +42,7 @@ class ReadConnections:
             hop = worker.start(function, *args)
             try:
                 return await hop
-            except sqlite3.Error as error:
+            except DRIVER_ERRORS as error:
                 raise translate(error, "cannot read") from error
             finally:
                 self._free.append(worker)
@@ -69,7 +69,7 @@ class ReadConnections:
                 self._all.remove(worker)
             if isinstance(error, TimeoutError):
                 raise StoreBusy("the lock was not free in time for opening a read connection") from None
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, DRIVER_ERRORS):
                 raise translate(error, "cannot open a read connection") from error
             raise
         return worker

@@ -78,6 +78,7 @@ class Rows:
             if row[0] != position + 1:
                 raise LogCorrupt("position_gap", f"position {position + 1} is missing", position=position + 1)
             position = row[0]
+            _check_numbers(row)
             previous = row[14] if row[2] > 1 else NO_HASH
             if previous is None:
                 raise LogCorrupt("version_gap", f"the event before position {position} in its stream is missing", position=position)
@@ -91,19 +92,24 @@ class Rows:
         problems: list[Problem] = []
         rows = connection.execute(_LOG_PAGE, (after, limit)).fetchall()
         before = connection.execute(_TIME, (after,)).fetchone()
-        last_us = before[0] if before else 0
+        last_us = before[0] if before and type(before[0]) is int else 0
         for row in rows:
             if row[0] != after + 1:
                 problems.append(_problem("position_gap", f"positions {after + 1} to {row[0] - 1} are missing", row, after + 1))
             after = row[0]
-            if row[6] < last_us:
-                problems.append(_problem("time_backwards", f"position {after} is dated before the event in front of it", row))
-            last_us = max(last_us, row[6])
-            previous = row[14] if row[2] > 1 else NO_HASH
-            if previous is None:
-                problems.append(_problem("version_gap", f"the event before position {after} in its stream is missing", row))
-                continue
             try:
+                _check_numbers(row)
+                if row[6] < last_us:
+                    problems.append(
+                        _problem("time_backwards", f"position {after} is dated before the event in front of it", row)
+                    )
+                last_us = max(last_us, row[6])
+                previous = row[14] if row[2] > 1 else NO_HASH
+                if previous is None:
+                    problems.append(
+                        _problem("version_gap", f"the event before position {after} in its stream is missing", row)
+                    )
+                    continue
                 self._event(connection, row, previous, None)
             except (LogCorrupt, InvalidInput) as error:
                 reason = error.reason if isinstance(error, LogCorrupt) else error.code
@@ -216,6 +222,12 @@ class Rows:
         texts = b"".join(map(prefixed, (self._streams[stream_id], self._types[type_id], self._actors[actor_id])))
         self._texts[stream_id, type_id, actor_id] = texts
         return texts
+
+
+def _check_numbers(row: Row) -> None:
+    """Refuse a row in which a damaged page holds something else than a number where numbers are compared."""
+    if type(row[2]) is not int or type(row[6]) is not int:
+        raise LogCorrupt("leaf_mismatch", f"position {row[0]} is not what its hash says", position=row[0])
 
 
 def _text(stored: bytes) -> str:

@@ -1,0 +1,114 @@
+"""`eventlog db`: the database behind the log."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any, Final
+
+import click
+from msgspec import to_builtins
+
+from eventlog.cli.commands import Group
+from eventlog.cli.options import Options
+from eventlog.cli.output import Progress, progress, show_card
+from eventlog.cli.wiring import complete, open_log
+from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable
+from eventlog.stores import SqliteLog
+from eventlog.stores.sqlite.schema import FORMAT_VERSION
+
+__all__ = ["db"]
+
+_BESIDE: Final = {"database_bytes": "", "wal_bytes": "-wal", "shared_memory_bytes": "-shm"}
+
+
+@click.group("db", cls=Group)
+def db() -> None:
+    """The database: facts, copies, formats."""
+
+
+@db.command("info")
+@click.pass_obj
+def info(options: Options) -> None:
+    """Show the state of the store, sizes, the format, and how many events of each type there are."""
+    complete(options, _info(options))
+
+
+@db.command("backup")
+@click.argument("target", metavar="FILE")
+@click.pass_obj
+def backup(options: Options, target: str) -> None:
+    """Copy the log to a new file while it is in use. An existing file is never overwritten."""
+    complete(options, _backup(options, target))
+
+
+@db.command("migrate")
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@click.pass_obj
+def migrate(options: Options, dry_run: bool) -> None:
+    """Bring a log of an older format to the current one, in one transaction."""
+    complete(options, _migrate(options, dry_run))
+
+
+async def _info(options: Options) -> None:
+    async with open_log(options, is_read_only=True) as opened:
+        health: dict[str, Any] = to_builtins(await opened.log.health())
+        with progress(options, "counting") as bar:
+            counts = await _count_types(opened.log, health["head"], bar)
+        sizes = _sizes(opened.log.place)
+    del health["is_read_only"], health["state"], health["queued"]  # of this command's own connection
+    card = {"path": options.db, **health, **sizes, "newest_known_format": FORMAT_VERSION, "events_by_type": counts}
+    show_card(options, card)
+
+
+async def _count_types(log: SqliteLog, head: int, bar: Progress) -> dict[str, int] | str:
+    """Return how many events there are of each type, or why that cannot be said of a damaged log."""
+    counts: Counter[str] = Counter()
+    try:
+        async for event in log.read_all():
+            counts[event.type] += 1
+            if event.position % 1000 == 0:
+                bar(event.position, head)
+    except (LogCorrupt, InvalidInput) as error:
+        return f"unknown, the log is damaged: {error}; run `eventlog verify`"
+    return dict(sorted(counts.items()))
+
+
+def _sizes(path: str | None) -> dict[str, int]:
+    assert path is not None, "the log is a file"
+    return {name: _size(path + suffix) for name, suffix in _BESIDE.items()}
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+async def _backup(options: Options, target: str) -> None:
+    if not target or "\0" in target:
+        raise InvalidInput("invalid_argument", f"{target!r:.80} names no file")
+    async with open_log(options, is_read_only=True) as opened:
+        position = await opened.log.backup(target)
+    show_card(options, {"path": target, "position": position, "size_bytes": _size(target)})
+
+
+async def _migrate(options: Options, dry_run: bool) -> None:
+    is_old = await _is_old(options)
+    if is_old and not dry_run:
+        async with open_log(options):
+            pass  # opening for writing migrates
+    done = "nothing to do" if not is_old else "would be migrated" if dry_run else "migrated"
+    show_card(options, {"path": options.db, "newest_known_format": FORMAT_VERSION, "result": done})
+
+
+async def _is_old(options: Options) -> bool:
+    """Say whether the log has an older format. Raises EventLogError for what is no log, or a newer one."""
+    try:
+        async with open_log(options, is_read_only=True):
+            return False
+    except StoreUnavailable as error:
+        if error.code == "migration_required":
+            return True
+        raise

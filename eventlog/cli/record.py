@@ -1,0 +1,63 @@
+"""A recorded event as people and programs read it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+from eventlog.cli.output import cell, time_text
+from eventlog.cli.text import shortened, visible
+from eventlog.cli.trace import trace_item
+from eventlog.events import RunEvent
+from eventlog.log import RecordedEvent
+
+__all__ = ["as_document", "as_line", "cells"]
+
+_RUN_EVENTS = get_args(RunEvent)
+
+
+def as_document(event: RecordedEvent) -> dict[str, Any]:
+    """Return all there is of an event, ids and hashes as hex, the data as the stored JSON spells it."""
+    return {
+        "position": event.position,
+        "stream": event.stream,
+        "version": event.version,
+        "type": event.type,
+        "schema_version": event.schema_version,
+        "event_id": event.event_id.hex(),
+        "recorded_at": time_text(event.recorded_at_us),
+        "actor": event.actor,
+        "correlation_id": event.correlation_id,
+        "causation_id": event.causation_id.hex() if event.causation_id is not None else None,
+        "leaf": event.leaf.hex(),
+        "prev_in_stream": event.prev_in_stream.hex(),
+        "data": json.loads(event.body),
+    }
+
+
+def cells(event: RecordedEvent) -> list[str]:
+    """Return position, time, stream, version, type and a summary, as visible text."""
+    return [
+        str(event.position),
+        time_text(event.recorded_at_us),
+        visible(event.stream),
+        str(event.version),
+        visible(event.type),
+        visible(_summary(event)),
+    ]
+
+
+def as_line(event: RecordedEvent) -> str:
+    """Return an event as one line for people."""
+    position, at, stream, version, type_name, summary = cells(event)
+    return f"{position:>6}  {at}  {stream}  {version}  {type_name}  {summary}".rstrip()
+
+
+def _summary(event: RecordedEvent) -> str:
+    """Return what a reader needs first: the trace's facts for the event of a run, the body's beginning for others."""
+    if isinstance(event.data, _RUN_EVENTS):
+        facts = trace_item(event.type, event.data)
+        return " ".join(
+            f"{name}={cell(value)}" for name, value in facts.items() if name != "event" and value is not None
+        )
+    return shortened(event.body.decode(errors="backslashreplace"))

@@ -1,0 +1,95 @@
+"""`eventlog tail`: events as they are in the log, and as they come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from fnmatch import fnmatchcase
+
+import click
+
+from eventlog.cli.commands import Command
+from eventlog.cli.options import Options
+from eventlog.cli.output import to_json, write_text
+from eventlog.cli.record import as_document, as_line, cells
+from eventlog.cli.wiring import complete, open_log
+from eventlog.decide import check_run_id, require_run
+from eventlog.events import run_stream
+from eventlog.log import EventReader, RecordedEvent
+from eventlog.run import Run
+
+__all__ = ["tail"]
+
+
+@click.command("tail", cls=Command)
+@click.argument("run_id", metavar="[RUN]", required=False)
+@click.option("--follow", "-f", is_flag=True, help="Go on as events come.")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="POS", help="Only events behind this position.")
+@click.option("--type", "pattern", metavar="GLOB", help="Only events whose type matches, as 'action_*'.")
+@click.pass_obj
+def tail(options: Options, run_id: str | None, follow: bool, after: int, pattern: str | None) -> None:
+    """Print the events of the log, or of one run: position, time, stream, version, type, summary."""
+    if follow and options.format == "json":
+        raise click.UsageError("What follows never ends, so it is no JSON document; use --format jsonl.")
+    if run_id is not None:
+        check_run_id(run_id)
+    complete(options, _tail(options, run_id, follow, after, pattern))
+
+
+async def _tail(options: Options, run_id: str | None, follow: bool, after: int, pattern: str | None) -> None:
+    async with open_log(options) as opened:
+        events = _following(opened.log, after) if follow else _ending(opened.log, run_id, after)
+        stream = run_stream(run_id) if run_id is not None else None
+        wanted = (
+            event
+            async for event in events
+            if (stream is None or event.stream == stream) and (pattern is None or fnmatchcase(event.type, pattern))
+        )
+        await _print(options, wanted)
+
+
+async def _following(log: EventReader, after: int) -> AsyncIterator[RecordedEvent]:
+    async for event in log.subscribe(after=after):
+        assert isinstance(event, RecordedEvent), "marks were not asked for"
+        yield event
+
+
+async def _ending(log: EventReader, run_id: str | None, after: int) -> AsyncIterator[RecordedEvent]:
+    if run_id is None:
+        async for event in log.read_all(after=after):
+            yield event
+        return
+    version = 0
+    async for event in log.read(run_stream(run_id)):
+        version = event.version
+        if event.position > after:
+            yield event
+    require_run(Run(run_id=run_id, version=version))
+
+
+async def _print(options: Options, events: AsyncIterator[RecordedEvent]) -> None:
+    if options.format == "json":
+        await _print_document(events)
+        return
+    spell = _SPELLINGS[options.format]
+    async for event in events:
+        write_text(spell(event) + "\n")
+
+
+async def _print_document(events: AsyncIterator[RecordedEvent]) -> None:
+    """Write one JSON document piece by piece, however long it gets."""
+    before = '{"events": ['
+    async for event in events:
+        write_text(before + to_json(as_document(event)))
+        before = ", "
+    write_text("]}\n" if before == ", " else before + "]}\n")
+
+
+def _as_json(event: RecordedEvent) -> str:
+    return to_json(as_document(event))
+
+
+def _as_plain(event: RecordedEvent) -> str:
+    return "\t".join(cells(event))
+
+
+_SPELLINGS: dict[str, Callable[[RecordedEvent], str]] = {"human": as_line, "plain": _as_plain, "jsonl": _as_json}

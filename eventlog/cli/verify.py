@@ -1,0 +1,114 @@
+"""`eventlog verify`: whether the log is what was appended, and the views what the log says."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+from msgspec import to_builtins
+
+from eventlog.audit.verify import Finding, Verdicts, damage
+from eventlog.audit.verify import verify as verify_log
+from eventlog.cli.commands import Command
+from eventlog.cli.failures import CannotVerify
+from eventlog.cli.options import Options
+from eventlog.cli.output import note, progress, show_lines, write_document
+from eventlog.cli.text import visible
+from eventlog.cli.views_check import check_view, check_view_of_run
+from eventlog.cli.wiring import Opened, complete, open_log
+from eventlog.decide import check_run_id
+from eventlog.errors import LogCorrupt, StoreBusy, StoreUnavailable
+from eventlog.log import Problem
+
+__all__ = ["verify"]
+
+_MEANING: Final = {
+    "integrity": "every event is what its hash says",
+    "order": "positions, versions and times follow one another",
+    "views": "the view of runs is what the log says",
+}
+
+
+@click.command("verify", cls=Command)
+@click.option("--run", "run_id", metavar="RUN", help="Only this run.")
+@click.pass_obj
+def verify(options: Options, run_id: str | None) -> int:
+    """Check the log against its hashes, its order and its views. Writes nothing.
+
+    Exit status 0: clean. 3: damage found. 4: cannot verify.
+    """
+    if run_id is not None:
+        check_run_id(run_id)
+    verdicts = complete(options, _verify(options, run_id))
+    _show(options, verdicts)
+    return 3 if verdicts.is_damaged else 0 if verdicts.is_known else 4
+
+
+async def _verify(options: Options, run_id: str | None) -> Verdicts:
+    try:
+        async with open_log(options, is_read_only=True) as opened:
+            with progress(options, "verifying") as bar:
+                return await verify_log(
+                    opened.log,
+                    run=run_id,
+                    files=opened.log.check_file,
+                    views=lambda: _check_views(opened, run_id),
+                    progress=bar,
+                )
+    except LogCorrupt as error:
+        return _cannot_even_open(error)
+    except StoreBusy:
+        raise
+    except StoreUnavailable as error:
+        raise CannotVerify(error) from error
+
+
+async def _check_views(opened: Opened, run_id: str | None) -> Finding:
+    return await (check_view(opened) if run_id is None else check_view_of_run(opened, run_id))
+
+
+def _cannot_even_open(error: LogCorrupt) -> Verdicts:
+    found = Finding(verdict="damaged", problems=(damage(error),), count=1)
+    unknown = Finding(verdict="unknown")
+    return Verdicts(integrity=found, order=unknown, views=unknown, events=0, head=0)
+
+
+def _findings(verdicts: Verdicts) -> dict[str, Finding]:
+    return {"integrity": verdicts.integrity, "order": verdicts.order, "views": verdicts.views}
+
+
+def _show(options: Options, verdicts: Verdicts) -> None:
+    findings = _findings(verdicts)
+    if options.is_json:
+        documents = {name: _document(finding) for name, finding in findings.items()}
+        write_document({**documents, "events": verdicts.events, "head": verdicts.head})
+        return
+    is_plain = options.format == "plain"
+    spell = _plain_lines if is_plain else _human_lines
+    show_lines([line for name, finding in findings.items() for line in spell(name, finding)], tabs=is_plain)
+    note(options, f"checked {verdicts.events} events; the log ends at position {verdicts.head}")
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    problems: Any = to_builtins(finding.problems)
+    return {"verdict": finding.verdict, "problems": problems, "problem_count": finding.count}
+
+
+def _plain_lines(name: str, finding: Finding) -> list[str]:
+    problems = [
+        "\t".join((name, "problem", str(problem.position or "-"), problem.reason, visible(problem.message)))
+        for problem in finding.problems
+    ]
+    return [f"{name}\t{finding.verdict}\t{finding.count}", *problems]
+
+
+def _human_lines(name: str, finding: Finding) -> list[str]:
+    lines = [f"{name:<10} {finding.verdict:<8} {_MEANING[name]}"]
+    lines += [f"    {_sentence(problem)}" for problem in finding.problems]
+    left = finding.count - len(finding.problems)
+    return lines if left == 0 else [*lines, f"    … and {left} more"]
+
+
+def _sentence(problem: Problem) -> str:
+    where = f"position {problem.position}: " if problem.position is not None else ""
+    return f"{where}{problem.message} [{problem.reason}]"

@@ -1,0 +1,573 @@
+"""A run from end to end, without a store: given its past, when a command comes, then these events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from eventlog import decide
+from eventlog.decide import Refusal
+from eventlog.errors import EventTypeUnknown, InvalidInput
+from eventlog.events import (
+    ActionConflict,
+    ActionExecuted,
+    ActionFailed,
+    ActionRecovered,
+    ActionReplayed,
+    ApprovalRecorded,
+    CheckpointSaved,
+    Failure,
+    OutcomeUnknown,
+    Owner,
+    ProposalRecorded,
+    ProposalRejected,
+    ProposalVerified,
+    ResumeRejected,
+    ResumeStarted,
+    RunClaimed,
+    RunEvent,
+    TransitionRejected,
+    Waiting,
+)
+from eventlog.log import RecordedEvent
+from eventlog.proposal import Proposal, propose
+from eventlog.run import Intent, Run, Status, evolve, fold_run
+from eventlog.testing.given import Command, given
+
+PROPOSAL = propose("write_draft", {"content": "approved text"}, "out/draft.txt")
+HASH = PROPOSAL.hash
+OTHER = propose("write_draft", {"content": "other text"}, "out/draft.txt")
+REQUEST = "approval:run-1"
+OWNER = Owner(host="h", boot="b", lock="l")
+OTHER_OWNER = Owner(host="h", boot="b", lock="m")
+KEY = "k" * 64
+
+WAITS = CheckpointSaved(
+    status=Status.WAITING_FOR_USER,
+    state_version=1,
+    waiting=Waiting(type="approval", node_id="write_draft", approval_id=REQUEST),
+)
+RECORDED = ProposalRecorded(request_id=REQUEST, proposal=msgspec.Raw(PROPOSAL.canonical), proposal_hash=HASH)
+CHECKED = ProposalVerified(phase="approval", proposal_hash=HASH)
+RECHECKED = ProposalVerified(phase="resume", proposal_hash=HASH)
+APPROVED = ApprovalRecorded(request_id=REQUEST, decision="approve", approval_hash=HASH, actor_source="cli")
+REJECTED = ApprovalRecorded(request_id=REQUEST, decision="reject", approval_hash=HASH, actor_source="cli")
+INTENT = ResumeStarted(op_key=KEY, attempt=1, epoch=0, owner=OWNER, deadline_us=9, approval_hash=HASH, input_hash=HASH)
+DONE = ActionExecuted(action="write_draft", op_key=KEY, result={"bytes": 13})
+
+STARTED = (WAITS, RECORDED)
+AGREED = (*STARTED, CHECKED, APPROVED)
+BEGUN = (*AGREED, RECHECKED, INTENT)
+
+
+def start(proposal: Proposal = PROPOSAL) -> Command:
+    return lambda run: decide.start(run, proposal)
+
+
+def approve(supplied_hash: str = HASH, **options: Any) -> Command:
+    return lambda run: decide.record_decision(run, "approve", supplied_hash, actor_source="cli", **options)
+
+
+def reject(supplied_hash: str = HASH, **options: Any) -> Command:
+    return lambda run: decide.record_decision(run, "reject", supplied_hash, actor_source="cli", **options)
+
+
+def resume(output: str | None = None) -> Command:
+    return lambda run: decide.resume(run, output)
+
+
+def begin(owner: Owner = OWNER, *, takes_over: bool = False) -> Command:
+    return lambda run: decide.begin_effect(run, op_key=KEY, owner=owner, deadline_us=9, takes_over=takes_over)
+
+
+def not_resumed(reason: str, status: Status) -> ResumeRejected:
+    return ResumeRejected(reason=reason, status=status.value)
+
+
+# ── whole lives ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_is_started_approved_resumed_and_completed() -> None:
+    (
+        given()
+        .has(version=0, request_id=None, proposal=None)
+        .when(start())
+        .then(*STARTED)
+        .has(status=Status.WAITING_FOR_USER, version=2, state_version=1, request_id=REQUEST, proposal_hash=HASH)
+        .has(proposal=PROPOSAL, waiting=Waiting(type="approval", node_id="write_draft", approval_id=REQUEST))
+        .when(approve())
+        .then(CHECKED, APPROVED)
+        .has(status=Status.APPROVED, approval="approve", approval_hash=HASH, approval_request_id=REQUEST, waiting=None)
+        .when(resume("out/draft.txt"))
+        .then(RECHECKED)
+        .when(begin())
+        .then(RECHECKED, INTENT)
+        .has(attempts=1, epoch=0, executed=False)
+        .has(intent=Intent(op_key=KEY, attempt=1, epoch=0, owner=OWNER, deadline_us=9))
+        .and_given(DONE)
+        .has(status=Status.COMPLETED, executed=True, intent=None)
+        .when(resume())
+        .then_replayed(ActionReplayed(reason="already_completed"))
+        .has(status=Status.COMPLETED, executed=True)
+    )
+
+
+def test_a_rejection_is_final() -> None:
+    (
+        given(*STARTED)
+        .when(reject(reason="not now"))
+        .then(CHECKED, replace(REJECTED, reason="not now"))
+        .has(status=Status.REJECTED, approval="reject", waiting=None, executed=False)
+        .when(resume())
+        .then_refused("approval_rejected", not_resumed("approval_rejected", Status.REJECTED))
+        .when(approve())
+        .then_refused(
+            "approval_not_pending",
+            TransitionRejected(
+                reason="approval_not_pending",
+                attempted_decision="approve",
+                current_status="REJECTED",
+                existing_approval="reject",
+                supplied_hash=HASH,
+            ),
+        )
+        .has(status=Status.REJECTED)
+        .when(start())
+        .then_raises("run_exists")
+    )
+
+
+def test_a_conflict_leaves_the_run_approved_to_be_resumed_again() -> None:
+    (
+        given(*BEGUN, ActionConflict(action="write_draft", op_key=KEY, reason="output_conflict"))
+        .has(status=Status.APPROVED, intent=None, executed=False, attempts=1)
+        .when(resume())
+        .then(RECHECKED)
+        .when(begin())
+        .then(RECHECKED, replace(INTENT, attempt=2))
+        .and_given(DONE)
+        .has(status=Status.COMPLETED, attempts=2)
+    )
+
+
+def test_a_definite_failure_leaves_the_run_approved() -> None:
+    failure = Failure(code="action_failed", message="no space")
+    given(*BEGUN, ActionFailed(action="write_draft", op_key=KEY, error=failure)).has(
+        status=Status.APPROVED, intent=None, executed=False
+    ).when(resume()).then(RECHECKED)
+
+
+def test_an_unknown_outcome_is_a_status_of_its_own() -> None:
+    given(*BEGUN, OutcomeUnknown(action="write_draft", op_key=KEY, why="it died")).has(
+        status=Status.OUTCOME_UNKNOWN, intent=None, executed=False
+    ).when(approve()).then_refused(
+        "approval_not_pending",
+        TransitionRejected(
+            reason="approval_not_pending",
+            attempted_decision="approve",
+            current_status="OUTCOME_UNKNOWN",
+            existing_approval="approve",
+            supplied_hash=HASH,
+        ),
+    )
+
+
+def test_an_effect_that_an_earlier_attempt_did_completes_the_run() -> None:
+    given(*BEGUN, ActionRecovered(action="write_draft", op_key=KEY, evidence={"sha256": "x"})).has(
+        status=Status.COMPLETED, executed=True, intent=None
+    )
+
+
+def test_a_resumer_that_takes_over_fences_the_earlier_one() -> None:
+    claim = RunClaimed(epoch=7, owner=OTHER_OWNER, deadline_us=9)
+    (
+        given(*BEGUN)
+        .has(version=6)
+        .when(begin(OTHER_OWNER, takes_over=True))
+        .then(claim, RECHECKED, replace(INTENT, attempt=2, epoch=7, owner=OTHER_OWNER))
+        .has(epoch=7, attempts=2, version=9)
+        .has(intent=Intent(op_key=KEY, attempt=2, epoch=7, owner=OTHER_OWNER, deadline_us=9))
+    )
+
+
+# ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("command", [approve, reject])
+@pytest.mark.parametrize("supplied", ["0" * 64, "", HASH.upper(), HASH[:-1], f"{HASH} ", OTHER.hash])
+def test_a_decision_on_another_hash_is_refused_and_keeps_both(command: Any, supplied: str) -> None:
+    (
+        given(*STARTED)
+        .when(command(supplied))
+        .then_refused(
+            "proposal_hash_mismatch",
+            ProposalRejected(
+                phase="approval",
+                reason="proposal_hash_mismatch",
+                action="write_draft",
+                output="out/draft.txt",
+                supplied_hash=supplied,
+                current_hash=HASH,
+                stored_hash=HASH,
+            ),
+        )
+        .has(status=Status.WAITING_FOR_USER, approval=None)
+        .when(approve())
+        .then(CHECKED, APPROVED)
+    )
+
+
+@pytest.mark.parametrize("supplied", [HASH, OTHER.hash])
+def test_a_stored_proposal_that_is_not_what_its_hash_says_is_not_approved(supplied: str) -> None:
+    forged = replace(RECORDED, proposal=msgspec.Raw(OTHER.canonical))
+    rejected = ProposalRejected(
+        phase="approval",
+        reason="proposal_hash_mismatch",
+        action="write_draft",
+        output="out/draft.txt",
+        supplied_hash=supplied,
+        current_hash=OTHER.hash,
+        stored_hash=HASH,
+    )
+    given(WAITS, forged).when(approve(supplied)).then_refused("proposal_hash_mismatch", rejected)
+
+
+@pytest.mark.parametrize("first", [approve, reject])
+@pytest.mark.parametrize("second", [approve, reject])
+def test_the_first_decision_stands(first: Any, second: Any) -> None:
+    decided = given(*STARTED).and_given(CHECKED, APPROVED if first is approve else REJECTED)
+    before = decided.run
+    after = decided.when(second()).then_refused(
+        "approval_not_pending",
+        TransitionRejected(
+            reason="approval_not_pending",
+            attempted_decision="approve" if second is approve else "reject",
+            current_status=before.status.value,
+            existing_approval=before.approval,
+            supplied_hash=HASH,
+        ),
+    )
+    assert replace(after.run, version=0) == replace(before, version=0)
+
+
+def test_a_run_that_does_not_exist_is_neither_decided_nor_resumed() -> None:
+    for command in (approve(), reject(), resume(), resume("x")):
+        given().when(command).then_raises("unknown_run")
+
+
+@pytest.mark.parametrize("decision", ["", "Approve", "approve ", "yes", "approved", None])
+def test_a_decision_is_one_of_two_words(decision: Any) -> None:
+    given(*STARTED).when(lambda run: decide.record_decision(run, decision, HASH, actor_source="cli")).then_raises(
+        "invalid_decision"
+    )
+
+
+def test_what_could_not_even_be_recorded_is_an_error() -> None:
+    run = given(*STARTED)
+    run.when(approve("\ud800")).then_raises("invalid_text")
+    run.when(approve(reason="\ud800")).then_raises("invalid_text")
+    run.when(approve("x" * 1025)).then_raises("payload_too_large")
+    run.when(approve(reason="x" * 1025)).then_raises("payload_too_large")
+    run.when(approve(reason="é" * 1024)).then(CHECKED, replace(APPROVED, reason="é" * 1024))
+
+
+@pytest.mark.parametrize("run_id", ["", " ", "a\nb", "x" * 501, "\ud800", 7, None])
+def test_a_run_id_that_people_cannot_read_is_refused(run_id: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        decide.check_run_id(run_id)
+    assert caught.value.code == "invalid_id"
+    assert decide.check_run_id("x" * 500) == "x" * 500
+
+
+# ── resuming ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("past", "code", "status"),
+    [
+        (STARTED, "approval_required", Status.WAITING_FOR_USER),
+        ((*STARTED, CHECKED, REJECTED), "approval_rejected", Status.REJECTED),
+    ],
+    ids=["waiting", "rejected"],
+)
+@pytest.mark.parametrize("output", [None, "out/draft.txt", "elsewhere"])
+def test_the_status_is_looked_at_before_the_output(
+    past: tuple[RunEvent, ...], code: str, status: Status, output: str | None
+) -> None:
+    given(*past).when(resume(output)).then_refused(code, not_resumed(code, status))
+
+
+def test_a_completed_run_is_replayed_whatever_output_is_named() -> None:
+    for output in (None, "out/draft.txt", "elsewhere"):
+        given(*BEGUN, DONE).when(resume(output)).then_replayed(ActionReplayed(reason="already_completed"))
+
+
+@pytest.mark.parametrize("output", ["elsewhere", "", "./out/draft.txt", "out/draft.txt/", "OUT/draft.txt"])
+def test_another_output_is_refused(output: str) -> None:
+    rejected = ProposalRejected(
+        phase="resume",
+        reason="output_mismatch",
+        action="write_draft",
+        current_output=output,
+        approved_output="out/draft.txt",
+    )
+    given(*AGREED).when(resume(output)).then_refused("output_mismatch", rejected).has(status=Status.APPROVED)
+
+
+def test_an_output_that_cannot_be_recorded_is_an_error() -> None:
+    given(*AGREED).when(resume("\ud800")).then_raises("invalid_text")
+
+
+def test_an_approval_of_another_request_is_not_spent() -> None:
+    rejected = ProposalRejected(
+        phase="resume",
+        reason="approval_request_mismatch",
+        action="write_draft",
+        current_request_id=REQUEST,
+        approved_request_id="approval:run-2",
+    )
+    other = replace(APPROVED, request_id="approval:run-2")
+    given(*STARTED, CHECKED, other).when(resume()).then_refused("approval_request_mismatch", rejected)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "approved", "current", "stored"),
+    [
+        (replace(RECORDED, proposal=msgspec.Raw(OTHER.canonical)), APPROVED, OTHER.hash, HASH),
+        (RECORDED, replace(APPROVED, approval_hash=OTHER.hash), HASH, HASH),
+        (replace(RECORDED, proposal_hash=OTHER.hash), APPROVED, HASH, OTHER.hash),
+    ],
+    ids=["other bytes", "other approval", "other stored hash"],
+)
+def test_a_proposal_that_is_not_the_approved_one_is_not_run(
+    recorded: ProposalRecorded, approved: ApprovalRecorded, current: str, stored: str
+) -> None:
+    rejected = ProposalRejected(
+        phase="resume",
+        reason="proposal_hash_mismatch",
+        action="write_draft",
+        current_hash=current,
+        stored_hash=stored,
+        approval_hash=approved.approval_hash,
+    )
+    given(WAITS, recorded, CHECKED, approved).when(resume()).then_refused("proposal_hash_mismatch", rejected)
+
+
+def test_the_output_is_compared_before_the_request_and_the_request_before_the_hash() -> None:
+    wrong_hash = replace(APPROVED, approval_hash=OTHER.hash)
+    wrong_both = replace(wrong_hash, request_id="approval:run-2")
+    for past, output, code in (
+        (wrong_both, "elsewhere", "output_mismatch"),
+        (wrong_both, None, "approval_request_mismatch"),
+        (wrong_hash, None, "proposal_hash_mismatch"),
+    ):
+        outcome = given(*STARTED, CHECKED, past).when(resume(output)).outcome
+        assert isinstance(outcome, Refusal)
+        assert outcome.error.code == code
+
+
+OTHER_STATUSES = [Status.RUNNING, Status.WAITING, Status.EXPIRED, Status.FAILED, Status.CANCELLED]
+
+
+@pytest.mark.parametrize("status", OTHER_STATUSES)
+def test_a_status_that_cannot_be_resumed_is_refused_by_name(status: Status) -> None:
+    past = given(*AGREED, CheckpointSaved(status=status, state_version=2)).has(status=status)
+    past.when(resume()).then_refused("cannot_resume", not_resumed("cannot_resume", status))
+
+
+# ── the view that people saw ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def row(run: Run, **edited: Any) -> dict[str, Any]:
+    return {**decide.view_columns(run), **edited}
+
+
+def approved_run() -> Run:
+    return given(*AGREED).run
+
+
+def test_the_row_of_a_view_is_spelled_from_the_log() -> None:
+    assert decide.view_columns(approved_run()) == {
+        "run_id": "run-1",
+        "status": "APPROVED",
+        "request_id": REQUEST,
+        "action": "write_draft",
+        "args": '{"content":"approved text"}',
+        "output": "out/draft.txt",
+        "proposal_hash": HASH,
+        "approval": "approve",
+        "approval_request_id": REQUEST,
+        "approval_hash": HASH,
+        "executed": 0,
+    }
+
+
+def test_a_row_that_equals_the_log_lets_the_effect_run() -> None:
+    for past in (STARTED, AGREED, BEGUN, (*BEGUN, DONE)):
+        run = given(*past).run
+        assert decide.compare_view(run, row(run)) is None
+        assert decide.compare_view(run, {**row(run), "updated_at": 7}) is None, "a view may have more columns"
+
+
+@pytest.mark.parametrize(
+    ("edited", "code"),
+    [
+        ({"request_id": "approval:run-2"}, "approval_request_mismatch"),
+        ({"request_id": None}, "approval_request_mismatch"),
+        ({"request_id": "x", "args": "{}"}, "approval_request_mismatch"),
+        ({"action": "delete_all"}, "proposal_hash_mismatch"),
+        ({"args": '{"content":"other text"}'}, "proposal_hash_mismatch"),
+        ({"args": '{"content": "approved text"}'}, "proposal_hash_mismatch"),
+        ({"args": "no JSON"}, "proposal_hash_mismatch"),
+        ({"args": None}, "proposal_hash_mismatch"),
+        ({"args": b'{"content":"approved text"}'}, "proposal_hash_mismatch"),
+        ({"args": '{"n":1e400}'}, "proposal_hash_mismatch"),
+        ({"output": "elsewhere"}, "proposal_hash_mismatch"),
+        ({"output": 7}, "proposal_hash_mismatch"),
+        ({"proposal_hash": "0" * 64}, "proposal_hash_mismatch"),
+        ({"proposal_hash": None}, "proposal_hash_mismatch"),
+        ({"proposal_hash": b"\0"}, "proposal_hash_mismatch"),
+        ({"status": "COMPLETED"}, "view_mismatch"),
+        ({"approval": "reject"}, "view_mismatch"),
+        ({"approval_hash": "0" * 64}, "view_mismatch"),
+        ({"approval_request_id": "x"}, "view_mismatch"),
+        ({"executed": 1}, "view_mismatch"),
+        ({"executed": False}, "view_mismatch"),
+        ({"executed": 0.0}, "view_mismatch"),
+        ({"run_id": "run-2"}, "view_mismatch"),
+        ({"status": "x" * 1_000_000}, "view_mismatch"),
+        ({"status": "\ud800"}, "view_mismatch"),
+        ({"status": float("nan")}, "view_mismatch"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else ascii(each)[:50],
+)
+def test_an_edited_row_keeps_the_effect_from_running(edited: dict[str, Any], code: str) -> None:
+    run = approved_run()
+    refusal = decide.compare_view(run, row(run, **edited))
+    assert refusal is not None
+    assert refusal.error.code == code
+    assert isinstance(refusal.event, ProposalRejected | ResumeRejected)
+    assert refusal.event.reason == code
+    assert refusal.event.viewed is not None
+    assert refusal.event.viewed.keys() == row(run).keys()
+    assert len(msgspec.json.encode(refusal.event)) < 20_000, "whoever edited the row chose its size"
+
+
+@pytest.mark.parametrize("missing", decide.view_columns(given(*AGREED).run))
+def test_a_row_without_a_column_keeps_the_effect_from_running(missing: str) -> None:
+    run = approved_run()
+    shortened = {name: value for name, value in row(run).items() if name != missing}
+    assert decide.compare_view(run, shortened) is not None
+
+
+def test_a_row_of_another_valid_proposal_is_recorded_with_its_own_hash() -> None:
+    run = approved_run()
+    edited = row(run, args='{"content":"other text"}')
+    refusal = decide.compare_view(run, edited)
+    assert refusal is not None
+    assert isinstance(refusal.event, ProposalRejected)
+    assert (refusal.event.current_hash, refusal.event.stored_hash, refusal.event.approval_hash) == (
+        OTHER.hash,
+        HASH,
+        HASH,
+    )
+
+
+# ── folding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def recorded(version: int, data: Any, *, is_known: bool = True) -> RecordedEvent:
+    return RecordedEvent(
+        position=version,
+        stream="run:run-1",
+        version=version,
+        type="some_type",
+        schema_version=1,
+        event_id=bytes(16),
+        recorded_at_us=1000 + version,
+        actor="os:7",
+        correlation_id=None,
+        causation_id=None,
+        body=b"{}",
+        data=data,
+        is_known=is_known,
+        leaf=bytes(32),
+        prev_in_stream=bytes(32),
+    )
+
+
+def test_a_stream_is_folded_to_the_run_at_its_version() -> None:
+    run = fold_run("run-1", [recorded(version, event) for version, event in enumerate(BEGUN, 1)])
+    assert (run.version, run.recorded_at_us) == (6, 1006)
+    assert replace(run, recorded_at_us=0) == given(*BEGUN).run
+
+
+def test_a_stream_without_events_is_no_run() -> None:
+    assert fold_run("run-1", []) == Run(run_id="run-1")
+
+
+def test_a_run_with_an_event_of_a_newer_program_is_not_folded() -> None:
+    stream = [recorded(1, WAITS), recorded(2, {"from": "the future"}, is_known=False)]
+    with pytest.raises(EventTypeUnknown) as caught:
+        fold_run("run-1", stream)
+    assert caught.value.code == "event_type_unknown"
+    assert caught.value.details == {"stream": "run:run-1", "version": 2, "type": "some_type"}
+
+
+EVENTS: list[RunEvent] = [
+    WAITS,
+    RECORDED,
+    CHECKED,
+    APPROVED,
+    REJECTED,
+    RECHECKED,
+    INTENT,
+    DONE,
+    ActionRecovered(action="a", op_key=KEY),
+    ActionReplayed(reason="already_completed"),
+    ActionConflict(action="a", op_key=KEY, reason="output_conflict"),
+    ActionFailed(action="a", op_key=KEY, error=Failure(code="action_failed", message="no")),
+    OutcomeUnknown(action="a", op_key=KEY, why="it died"),
+    RunClaimed(epoch=3, owner=OTHER_OWNER, deadline_us=9),
+    ProposalRejected(phase="resume", reason="output_mismatch", action="a"),
+    TransitionRejected(reason="approval_not_pending", attempted_decision="approve", current_status="APPROVED"),
+    ResumeRejected(reason="approval_required", status="WAITING_FOR_USER"),
+]
+
+
+@for_all(st.lists(st.sampled_from(EVENTS), max_size=30))
+def test_a_fold_never_fails_and_changes_nothing_it_was_given(events: list[RunEvent]) -> None:
+    run = Run(run_id="run-1")
+    for event in events:
+        before = msgspec.json.encode(run)
+        after = evolve(run, event)
+        assert msgspec.json.encode(run) == before
+        assert after.version == run.version, "the version is the stream's affair"
+        run = after
+    assert isinstance(run.status, Status)
+
+
+@for_all(st.lists(st.sampled_from(EVENTS), max_size=20), st.integers(0, 20))
+def test_a_fold_may_stop_anywhere_and_go_on(events: list[RunEvent], cut: int) -> None:
+    assert given(*events[:cut]).and_given(*events[cut:]).run == given(*events).run
+
+
+@for_all(st.lists(st.sampled_from(EVENTS), max_size=20))
+def test_refusals_and_verifications_change_no_state(events: list[RunEvent]) -> None:
+    kinds = (ProposalVerified, ProposalRejected, TransitionRejected, ResumeRejected, ActionReplayed)
+    kept = given(*(event for event in events if not isinstance(event, kinds))).run
+    assert replace(given(*events).run, version=0) == replace(kept, version=0)
+
+
+ATTEMPTS = [event for event in EVENTS if isinstance(event, ProposalRejected | TransitionRejected | ResumeRejected)]
+
+
+@for_all(st.lists(st.sampled_from([*ATTEMPTS, CHECKED, RECHECKED]), max_size=12))
+def test_no_number_of_attempts_resumes_a_run_that_nobody_approved(attempts: list[RunEvent]) -> None:
+    required = not_resumed("approval_required", Status.WAITING_FOR_USER)
+    given(*STARTED, *attempts).when(resume()).then_refused("approval_required", required)
