@@ -1,8 +1,9 @@
 """A log that agents can stand on.
 
-Every state transition of an agent's run is appended as an immutable event, the state of a run is a fold over its events, and
-resuming a run is replaying them and checking frozen hashes. `README.md` begins at the beginning; `eventlog.log` is the
-contract of a log, `eventlog.run` the state of a run, `eventlog.errors` everything that can go wrong.
+Every state transition of an agent's run is appended as an immutable event, the state of a run is a fold over its
+events, and resuming a run is replaying them and checking frozen hashes. `README.md` begins at the beginning;
+`eventlog.log` is the contract of a log, `eventlog.run` the state of a run, `eventlog.errors` everything that can go
+wrong.
 
 Names are loaded when they are first used, so that `import eventlog` is cheap.
 """

@@ -3,8 +3,9 @@
 An event is encoded once, as JSON; those bytes are stored, hashed and verified, and never made again. Reading takes the
 registered Struct of the type, or plain data where the type (or a newer schema version of it) is not known here.
 
-Old shapes: `register(…, upcast={1: one_to_two, 2: two_to_three})` gives a chain of pure functions on the decoded mapping, one
-for each schema version that was ever released. Every read path passes here, and stored bytes stay as they are.
+Old shapes: `register(…, upcast={1: one_to_two, 2: two_to_three})` gives a chain of pure functions on the decoded
+mapping, one for each schema version that was ever released. Every read path passes here, and stored bytes stay as they
+are.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MAX_TYPE_BYTES: Final = 128
 MAX_SCHEMA_VERSION: Final = 0xFFFF
 
 _encode: Final = msgspec.json.Encoder().encode
+_encode_sorted: Final = msgspec.json.Encoder(order="deterministic").encode
 _decode_plain: Final = msgspec.json.Decoder().decode
 
 
@@ -55,13 +57,15 @@ class Registry:
     ) -> type[S]:
         """Register `cls` as the current shape of `type_name` and return it.
 
-        `upcast[n]` turns the mapping of schema version n into that of n + 1; there must be one for each earlier version.
-        Raises InvalidInput if the name is taken by another class, or the chain has a hole.
+        `upcast[n]` turns the mapping of schema version n into that of n + 1; there must be one for each earlier
+        version. Raises InvalidInput if the name is taken by another class, or the chain has a hole.
         """
         check_id(type_name, "event type", max_bytes=MAX_TYPE_BYTES)
         chain = dict(upcast or {})
         if not 1 <= schema_version <= MAX_SCHEMA_VERSION or sorted(chain) != list(range(1, schema_version)):
-            raise InvalidInput("invalid_argument", f"{type_name!r} needs one upcaster for each version below {schema_version}")
+            raise InvalidInput(
+                "invalid_argument", f"{type_name!r} needs one upcaster for each version below {schema_version}"
+            )
         known = self._by_type.get(type_name)
         if known is not None and (known.cls.__module__, known.cls.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InvalidInput("invalid_argument", f"the event type {type_name!r} belongs to {known.cls.__qualname__}")
@@ -112,10 +116,13 @@ class Registry:
 
     def _encode_struct(self, data: msgspec.Struct, limits: Limits) -> bytes:
         fields = astuple(data)
+        has_set = False
         if not _LEAVES.issuperset(map(type, fields)) or not _is_plain(list(fields), limits):
-            _StructWalk(limits).check(data, _ROOT, limits.depth)
+            walk = _StructWalk(limits)
+            walk.check(data, _ROOT, limits.depth)
+            has_set = walk.has_set
         try:
-            body = _encode(data)
+            body = _encode_with_sets(data) if has_set else _encode(data)
             found = msgspec.json.decode(body, type=type(data))
             is_same = _is_same_struct(data, fields, found)
         except RecursionError:
@@ -123,10 +130,23 @@ class Registry:
         except UnicodeEncodeError:
             raise InvalidInput("invalid_text", f"{type(data).__qualname__} holds a lone surrogate") from None
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
-            raise InvalidInput("invalid_event", f"{type(data).__qualname__} cannot be stored exactly: {error}") from None
+            raise InvalidInput(
+                "invalid_event", f"{type(data).__qualname__} cannot be stored exactly: {error}"
+            ) from None
         if not is_same:
             raise InvalidInput("invalid_event", f"{type(data).__qualname__} would not come back as it was given")
         return body
+
+
+def _encode_with_sets(data: msgspec.Struct) -> bytes:
+    """Return the JSON bytes with sets and keys sorted.
+
+    Each process lists the members of a set in an order of its own, and a retry has to spell what the first try spelled.
+    """
+    try:
+        return _encode_sorted(data)
+    except TypeError:  # msgspec sorts no keys that are not texts, and then it sorts nothing
+        return _encode(data)
 
 
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
@@ -146,6 +166,7 @@ class _StructWalk:
     def __init__(self, limits: Limits) -> None:
         self._limits: Final = limits
         self._room = limits.body_bytes
+        self.has_set = False
 
     def check(self, value: Any, path: _Path, depth: int) -> None:
         """Raise InvalidInput for text, a number or bytes that cannot be stored, here or further inside."""
@@ -167,6 +188,7 @@ class _StructWalk:
                 self.check(item, (path, f"[{key!a:.40}]"), depth - 1)
         elif isinstance(value, (list, tuple, set, frozenset)):
             self._enter(path, depth)
+            self.has_set = self.has_set or isinstance(value, (set, frozenset))
             for index, item in enumerate(value):
                 self.check(item, (path, f"[{index}]"), depth - 1)
 
@@ -217,8 +239,8 @@ def _is_same_struct(given: msgspec.Struct, fields: tuple[Any, ...], found: msgsp
 def _is_same(given: Any, found: Any) -> bool:
     """Say whether what comes back is what was given: equal, and of the same types all the way down.
 
-    An enumeration member in a field that names a text, or an OrderedDict, is equal to what comes back and yet another thing.
-    The one exception is an int in a field that names a float, which type checkers allow and which stays equal.
+    An enumeration member in a field that names a text, or an OrderedDict, is equal to what comes back and yet another
+    thing. The one exception is an int in a field that names a float, which type checkers allow and which stays equal.
     """
     kind = type(given)
     if kind is not type(found):
@@ -228,8 +250,8 @@ def _is_same(given: Any, found: Any) -> bool:
     if kind is list or kind is tuple:
         return len(given) == len(found) and all(map(_is_same, given, found))
     if kind is dict:
-        return len(given) == len(found) and all(map(_is_same, given, found)) and all(
-            map(_is_same, given.values(), found.values())
+        return {key: type(key) for key in given} == {key: type(key) for key in found} and all(
+            _is_same(value, found[key]) for key, value in given.items()
         )
     return bool(given == found)
 
@@ -250,8 +272,13 @@ def _upcast(known: _Registered, type_name: str, schema_version: int, body: bytes
 REGISTRY: Final = Registry()
 """The registry that `@event` fills and that logs use unless they are given another."""
 
+
 def event(
-    type_name: str, *, schema_version: int = 1, upcast: Mapping[int, Upcast] | None = None, registry: Registry = REGISTRY
+    type_name: str,
+    *,
+    schema_version: int = 1,
+    upcast: Mapping[int, Upcast] | None = None,
+    registry: Registry = REGISTRY,
 ) -> Callable[[type[S]], type[S]]:
     """Class decorator: this `msgspec.Struct` is the event type `type_name`. See `Registry.register`."""
 

@@ -1,8 +1,8 @@
 """One pure function for each command: the state of a run in, events out, or a refusal that is itself an event.
 
-The runtime appends what comes out at exactly the version of the run that went in. A `Refusal` is appended the same way, and
-then its error is raised: no "no" without a trace. Two refusals have no run to be recorded in, or would only repeat its first
-event, and are errors alone: `unknown_run` and `run_exists`.
+The runtime appends what comes out at exactly the version of the run that went in. A `Refusal` is appended the same way,
+and then its error is raised: no "no" without a trace. Two refusals have no run to be recorded in, or would only repeat
+its first event, and are errors alone: `unknown_run` and `run_exists`.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def record_decision(
 def resume(run: Run, output: str | None) -> Accepted | Refusal | Replay:
     """Decide whether the approved effect may run now, on the log alone.
 
-    `output` is the target that the caller names, None for the frozen one. The order of the checks is fixed: rejected, not
-    yet approved, completed, output, request, hash. Accepted carries the `proposal_verified` of the resume.
+    `output` is the target that the caller names, None for the frozen one. The order of the checks is fixed: rejected,
+    not yet approved, completed, output, request, hash. Accepted carries the `proposal_verified` of the resume.
     """
     require_run(run)
     if output is not None:
@@ -176,7 +176,9 @@ def begin_effect(run: Run, *, op_key: str, owner: Owner, deadline_us: int, takes
 def refuse_resume(run: Run, code: str, message: str, **facts: Any) -> Refusal:
     """Return the refusal of a resume for the reason `code`."""
     return Refusal(
-        ResumeRejected(reason=code, status=run.status.value, detail=facts.pop("detail", None), viewed=facts.get("viewed")),
+        ResumeRejected(
+            reason=code, status=run.status.value, detail=facts.pop("detail", None), viewed=facts.get("viewed")
+        ),
         Refused(code, message, run_id=run.run_id, status=run.status.value, **facts),
     )
 
@@ -206,7 +208,7 @@ def compare_view(run: Run, row: Mapping[str, Any]) -> Refusal | None:
     `proposal_hash_mismatch`; in anything else `view_mismatch`.
     """
     expected = view_columns(run)
-    differing = [name for name, value in expected.items() if row.get(name) != value or type(row.get(name)) is not type(value)]
+    differing = [name for name, value in expected.items() if not _is_exactly(row.get(name), value)]
     if not differing:
         return None
     viewed = {name: _viewed(row.get(name)) for name in expected}
@@ -330,7 +332,9 @@ def _other_viewed_proposal(run: Run, row: Mapping[str, Any], viewed: dict[str, A
     except (InvalidInput, ValueError, TypeError, KeyError):
         current_hash = None  # the row is no proposal at all; what it holds is in `viewed`
     stored_hash = viewed["proposal_hash"]
-    return _changed_since_approval(run, _proposal(run), current_hash, None if stored_hash is None else str(stored_hash), viewed)
+    return _changed_since_approval(
+        run, _proposal(run), current_hash, None if stored_hash is None else str(stored_hash), viewed
+    )
 
 
 def _changed_since_approval(
@@ -354,6 +358,10 @@ def _changed_since_approval(
             approval_hash=run.approval_hash,
         ),
     )
+
+
+def _is_exactly(found: Any, expected: Any) -> bool:
+    return type(found) is type(expected) and bool(found == expected)
 
 
 def _viewed(value: Any) -> Any:

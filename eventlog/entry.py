@@ -20,9 +20,9 @@ All integers are big-endian. The fixed part has 193 bytes:
 
     leaf = SHA-256(0x00, entry)
 
-There are no optional fields and nothing follows the last one, so an entry has exactly one spelling. The label keeps it from
-being read as anything else; the leading 0x00 separates leaves from the inner nodes (0x01) of an RFC 6962 tree. The body is
-bound through a salted commitment, so that body and salt can be erased later while every leaf stays valid.
+There are no optional fields and nothing follows the last one, so an entry has exactly one spelling. The label keeps it
+from being read as anything else; the leading 0x00 separates leaves from the inner nodes (0x01) of an RFC 6962 tree. The
+body is bound through a salted commitment, so that body and salt can be erased later while every leaf stays valid.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def seal(
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the bytes of `entry`. Raises struct.error if a number does not fit its field, ValueError for a hash or id."""
+    """Return the bytes of `entry`. Raises struct.error if a number does not fit, ValueError for what no entry holds."""
     _check(entry)
     fixed = _FIXED.pack(
         entry.log_id,

@@ -221,12 +221,8 @@ CODES: Final[Mapping[str, Explanation]] = {
     "fork_detected": Explanation(
         "The log was opened before fork(); a child process must not use its parent's log.", "Open the log in the child."
     ),
-    "wrong_loop": Explanation(
-        "The log belongs to another event loop or thread.", "Open one log for each event loop."
-    ),
-    "missing_extra": Explanation(
-        "An optional part is not installed.", "Install the extra that the message names."
-    ),
+    "wrong_loop": Explanation("The log belongs to another event loop or thread.", "Open one log for each event loop."),
+    "missing_extra": Explanation("An optional part is not installed.", "Install the extra that the message names."),
     "unexpected": Explanation("A fault of the program itself.", "Please report it with the message and the trace."),
 }
 
@@ -278,7 +274,9 @@ class OutcomeUnknown(Refused):
     """An effect has begun and nobody can tell automatically whether it happened (`outcome_unknown`)."""
 
     def __init__(self, run_id: str, why: str) -> None:
-        super().__init__("outcome_unknown", f"the effect of run {run_id!r} may have happened: {why}", run_id=run_id, why=why)
+        super().__init__(
+            "outcome_unknown", f"the effect of run {run_id!r} may have happened: {why}", run_id=run_id, why=why
+        )
 
 
 class EventTypeUnknown(Refused):

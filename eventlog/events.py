@@ -1,9 +1,9 @@
 """The catalogue: every event of a run, a frozen Struct each.
 
-An event's name is its past-tense fact in snake_case; `RUN_EVENTS` maps the names to the Structs. The body that is stored
-is the Struct's JSON; fields that hold their default are left out. Fields that the envelope has already (who, when, which
-stream) are not repeated here. A released shape never changes: a new shape is a new schema version with an upcaster in
-`codec.py`, and unknown fields are refused, so that an older program never reads half of a newer event.
+An event's name is its past-tense fact in snake_case; `RUN_EVENTS` maps the names to the Structs. The body that is
+stored is the Struct's JSON; fields that hold their default are left out. Fields that the envelope has already (who,
+when, which stream) are not repeated here. A released shape never changes: a new shape is a new schema version with an
+upcaster in `codec.py`, and unknown fields are refused, so that an older program never reads half of a newer event.
 
 Hashes are 64 hex digits (SHA-256), times are integer microseconds UTC.
 """

@@ -1,7 +1,7 @@
 """Event ids: UUIDv7 (RFC 9562), 16 bytes that sort by the time they were made.
 
-Time-ordered ids keep the unique index of a store append-mostly. This is the one file of the pure heart that looks at the
-clock and at the entropy pool; everything else is handed ids as values.
+Time-ordered ids keep the unique index of a store append-mostly. This is the one file of the pure heart that looks at
+the clock and at the entropy pool; everything else is handed ids as values.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The contract of a log: what every store promises, in words and types.
 
 * `append` returns only when its events are *durable*. All events of one call become durable together or not at all.
-* Events of a stream have versions 1, 2, 3, … without gaps; events of the log have positions 1, 2, 3, … without gaps, in the
-  order in which they became durable. Positions are ordered; other than that a caller reads nothing into them.
-* An event is the same for ever: same position, version, bytes and leaf, and is verified against its leaf when it is read.
-* An append whose event ids are all stored already, together and in order and with the same content, returns the original
-  result with `deduplicated=True`, whatever it expected. So repeating a call is always safe.
+* Events of a stream have versions 1, 2, 3, … without gaps; events of the log have positions 1, 2, 3, … without gaps, in
+  the order in which they became durable. Positions are ordered; other than that a caller reads nothing into them.
+* An event is the same for ever: same position, version, bytes and leaf, and is verified against its leaf when it is
+  read.
+* An append whose event ids are all stored already, one behind the other in the log and with the same content, returns
+  the original result with `deduplicated=True`, whatever it expected. So repeating a call is always safe.
 * Readers hold no lock and no transaction while the caller looks at an event.
 * A cancelled `append` means "not told": the events may be stored or not; repeating the call settles it.
 """
@@ -111,7 +112,8 @@ class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event as it is in the log.
 
     `body` is the stored JSON, byte for byte; `data` is what it decodes to: the registered Struct, or plain data where
-    `is_known` is False. `recorded_at_us` is microseconds UTC by the writer's clock, never before the event in front of it.
+    `is_known` is False. `recorded_at_us` is microseconds UTC by the writer's clock, never before the event in front of
+    it.
     """
 
     position: int
@@ -215,7 +217,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check of one page of the log found. `position` is where the next page begins behind, `events` how many rows."""
+    """What a check of one page of the log found.
+
+    `position` is where the next page begins behind, `events` how many rows were looked at.
+    """
 
     position: int
     events: int
@@ -228,7 +233,8 @@ class EventReader(Protocol):
     def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
         """Give the events of `stream` behind version `after`, in version order.
 
-        Each event is verified against its leaf and its predecessor. Raises LogCorrupt at the first that contradicts them.
+        Each event is verified against its leaf and its predecessor. Raises LogCorrupt at the first that contradicts
+        them.
         """
 
     async def read_stream(self, stream: str, *, after: int = 0) -> StreamSlice:
@@ -250,7 +256,7 @@ class EventReader(Protocol):
         """Return the end of the log."""
 
     async def check_page(self, *, after: int, limit: int = 1000) -> CheckedPage:
-        """Check the next `limit` events behind position `after` and go on behind what is wrong, where reading would stop."""
+        """Check the next `limit` events behind position `after`, and go on where `read` would stop."""
 
 
 class EventLog(EventReader, Protocol):
@@ -279,8 +285,9 @@ class EventLog(EventReader, Protocol):
     ) -> list[AppendResult]:
         """Append to several streams, and check others that are not written, as one: all or nothing.
 
-        An event is a registered Struct or a `NewEvent`; `correlation_id` and `causation_id` are for events without their own.
-        Raises WrongExpectedVersion, InvalidInput, Misuse (`reserved_stream`, `event_id_conflict`, …), StoreUnavailable.
+        An event is a registered Struct or a `NewEvent`; `correlation_id` and `causation_id` are for events without
+        their own. Raises WrongExpectedVersion, InvalidInput, Misuse (`reserved_stream`, `event_id_conflict`, …),
+        StoreUnavailable.
         """
 
     async def health(self) -> Health:
@@ -312,8 +319,8 @@ async def fold(
 ) -> tuple[S, int]:
     """Return the state that the events of `stream` add up to, and the version to append at.
 
-    `initial()` makes the state of a stream without events; `evolve(state, event)` returns the state after `event`, whose
-    `data` is the registered Struct. Raises what `read` raises.
+    `initial()` makes the state of a stream without events; `evolve(state, event)` returns the state after `event`,
+    whose `data` is the registered Struct. Raises what `read` raises.
     """
     state = initial()
     version = 0

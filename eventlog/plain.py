@@ -1,8 +1,8 @@
 """What may enter the log: plain data and ids, exact or refused.
 
-Plain data is dict with text keys, list, str, int of any size, finite float, bool and None, of exactly these types: a subclass
-would come back as its base, a tuple as a list, so they are refused. Every refusal is an `InvalidInput` that names the path to
-the value, as `$.items[0].price`, and comes before anything is encoded, hashed or written.
+Plain data is dict with text keys, list, str, int of any size, finite float, bool and None, of exactly these types: a
+subclass would come back as its base, a tuple as a list, so they are refused. Every refusal is an `InvalidInput` that
+names the path to the value, as `$.items[0].price`, and comes before anything is encoded, hashed or written.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ def check_id(value: object, what: str, *, max_bytes: int = 512, may_be_empty: bo
     """
     if type(value) is not str:
         raise InvalidInput("invalid_id", f"the {what} must be a str, not {type(value).__name__}", what=what)
-    if len(value) > max_bytes:  # before anything looks at each character
-        size = len(value)
-    elif value.isascii() and value.isprintable():
+    if len(value) > max_bytes or (value.isascii() and value.isprintable()):
         size = len(value)
     elif any(unicodedata.category(character) in _HIDDEN for character in value):
         raise InvalidInput("invalid_id", f"the {what} {value[:80]!r} holds hidden characters", what=what)
@@ -70,7 +68,10 @@ def check_text(value: str, path: str = "$") -> str:
 
 
 def check_plain(value: Any, limits: Limits, *, int_bits: int = MAX_INT_BITS) -> None:
-    """Return if `value` is plain data within the limits and no integer longer than `int_bits`; raises InvalidInput with the path."""
+    """Return if `value` is plain data within the limits, with no integer longer than `int_bits`.
+
+    Raises InvalidInput with the path.
+    """
     try:
         _size(value, limits.depth, int_bits, limits.body_bytes)
         return
@@ -89,9 +90,9 @@ class _NotPlain(Exception):
 def _size(value: Any, depth: int, int_bits: int, room: int) -> int:
     """Return about how many characters the value takes, or raise _NotPlain as soon as it takes more than `room`.
 
-    This is the pass that every good value makes, so leaves are handled in place rather than by a call each. A lone surrogate
-    in text that is not ASCII is looked for here too: nothing later names its path. A text is not copied before it is known
-    to be small, and a list that holds one other list many times is not followed for ever.
+    This is the pass that every good value makes, so leaves are handled in place rather than by a call each. A lone
+    surrogate in text that is not ASCII is looked for here too: nothing later names its path. A text is not copied
+    before it is known to be small, and a list that holds one other list many times is not followed for ever.
     """
     kind = type(value)
     if kind is dict:
@@ -130,8 +131,6 @@ def _size(value: Any, depth: int, int_bits: int, room: int) -> int:
             size += 1
         elif (kind is dict or kind is list) and item is not value:
             size += _size(item, depth - 1, int_bits, room - size)
-            if size > room:
-                raise _NotPlain
         else:
             raise _NotPlain
     if size > room:
@@ -151,7 +150,7 @@ Fault = tuple[str, str, list[str]]
 
 
 class _Walk:
-    """The second pass, only over a value that is refused: says what is wrong, and puts the path together on the way back up."""
+    """The second pass, only over a value that is refused: says what is wrong, and where, on the way back up."""
 
     def __init__(self, limits: Limits, int_bits: int) -> None:
         self.room = limits.body_bytes
@@ -223,14 +222,14 @@ class _Walk:
 
 def _step(key: str) -> str:
     name = key if len(key) <= 40 else key[:40] + "…"
-    return f".{name}" if name.isidentifier() else f"[{ascii(name)}]"
+    return f".{name}" if name.isidentifier() else f"[{name!a}]"
 
 
 def parse_json(text: bytes | str, *, what: str = "the JSON text") -> Any:
     """Return the plain data that a JSON text spells, exactly.
 
-    Stricter than the standard library: a key named twice, NaN and infinity, numbers that a float cannot hold, lone surrogates
-    and bytes that are not UTF-8 are refused. Raises InvalidInput.
+    Stricter than the standard library: a key named twice, NaN and infinity, numbers that a float cannot hold, lone
+    surrogates and bytes that are not UTF-8 are refused. Raises InvalidInput.
     """
     try:
         if isinstance(text, bytes):

@@ -1,9 +1,9 @@
 """What a run wants to do, its canonical bytes and their hashes.
 
-A proposal is {"action", "args", "output"} as RFC 8785 (JSON Canonicalization Scheme) bytes; its hash is SHA-256 of them. The
-bytes are stored, and what runs is decoded from those bytes and nothing else: a float 1.0 is the integer 1 *before* anybody
-approves it. RFC 8785 numbers are doubles, so integers of 2**53 and more are refused, and floats that it spells like such
-integers (those below 1e21); write them as text.
+A proposal is {"action", "args", "output"} as RFC 8785 (JSON Canonicalization Scheme) bytes; its hash is SHA-256 of
+them. The bytes are stored, and what runs is decoded from those bytes and nothing else: a float 1.0 is the integer 1
+*before* anybody approves it. RFC 8785 numbers are doubles, so integers of 2**53 and more are refused, and floats that
+it spells like such integers (those below 1e21); write them as text.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def propose(action: str, args: dict[str, Any], output: str, *, limits: Limits | 
     if type(args) is not dict:
         raise InvalidInput("unsupported_type", f"the args must be a dict, not {type(args).__name__}", path="$.args")
     if type(output) is not str:
-        raise InvalidInput("unsupported_type", f"the output must be a str, not {type(output).__name__}", path="$.output")
+        raise InvalidInput(
+            "unsupported_type", f"the output must be a str, not {type(output).__name__}", path="$.output"
+        )
     if not output or "\0" in output:
         raise InvalidInput("invalid_id", "the output names no target: it is empty or holds NUL", path="$.output")
     check_text(output, "$.output")
@@ -85,7 +87,9 @@ def canonical_bytes(value: Any, *, limits: Limits | None = None) -> bytes:
     # 5.573092662399899e16 is spelled 55730926623998990, which is another number when it is read as an integer.
     check_plain(msgspec.json.decode(canonical), limits, int_bits=_SAFE_INT_BITS)
     if len(canonical) > limits.body_bytes:
-        raise InvalidInput("payload_too_large", f"the proposal has {len(canonical)} bytes, {limits.body_bytes} are allowed")
+        raise InvalidInput(
+            "payload_too_large", f"the proposal has {len(canonical)} bytes, {limits.body_bytes} are allowed"
+        )
     return canonical
 
 
@@ -102,8 +106,8 @@ def request_id_for(run_id: str) -> str:
 def op_key(store_id: bytes, run_id: str, step_key: str, approval_hash: str) -> str:
     """Return the stable identity of one logical effect: the same for every attempt, and after a restore.
 
-    Hex SHA-256 over "eventlog/op-key/v1" 0x00 and, each with a u16 length: the 16 bytes of the store id, the run id, the step
-    key (the action's name in a run of one action) and the 64 hex digits of the approval hash.
+    Hex SHA-256 over "eventlog/op-key/v1" 0x00 and, each with a u16 length: the 16 bytes of the store id, the run id,
+    the step key (the action's name in a run of one action) and the 64 hex digits of the approval hash.
     """
     fields = (store_id, run_id.encode(), step_key.encode(), approval_hash.encode())
     return sha256(_OP_KEY_LABEL + b"".join(_LENGTH.pack(len(field)) + field for field in fields)).hexdigest()

@@ -82,7 +82,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def fold_run(run_id: str, events: Iterable[RecordedEvent]) -> Run:
     """Return the run that these events, all of its stream in order, add up to.
 
-    Raises EventTypeUnknown for an event that this program does not know: acting on half a state is worse than not acting.
+    Raises EventTypeUnknown for an event that this program does not know: acting on half a state is worse than not
+    acting.
     """
     run = Run(run_id=run_id)
     for event in events:

@@ -2,8 +2,8 @@
 
     done = run(scenarios.exits_without_close, tmp_path / "log.db")
 
-What the function returns comes back as `done.result`. A coroutine function is run by `asyncio.run`. A function that calls
-`leaving()` says "from here on the program only ends": `done.exit_s` is how long that took.
+What the function returns comes back as `done.result`. A coroutine function is run by `asyncio.run`. A function that
+calls `leaving()` says "from here on the program only ends": `done.exit_s` is how long that took.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def run(
     return Done(process.returncode, out, err, time.monotonic())
 
 
-def start(
-    function: Callable[..., Any], *args: object, env: Mapping[str, str] | None = None
-) -> subprocess.Popen[str]:
+def start(function: Callable[..., Any], *args: object, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """Start a child and return it, with pipes for all three streams."""
     return subprocess.Popen(
         command(function, *args),

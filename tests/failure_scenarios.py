@@ -6,24 +6,35 @@ import asyncio
 import errno
 import os
 import resource
+import sqlite3
+import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
-import eventlog
-from eventlog import CommitOutcomeUnknown, EventLogError, Expect, NewEvent
+from eventlog import CommitOutcomeUnknown, EventLogError, Expect, NewEvent, RecordedEvent
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite.wal import WalCheckpoints
-from tests.faults import FOR_EVER, Faults
+from tests.child import leaving
+from tests.faults import FOR_EVER, KILLED, Faults, Operation
+from tests.logs import open_file
+from tests.waiting import until
 
 Answer = dict[str, Any]
 _NOBODY: Final = 65534
 
 
+async def is_killed_while_opening(path: str, operation: Operation, skip: str) -> str:
+    """Die at the n-th call of an operation while the log is created."""
+    Faults().arm(operation, KILLED, files="", skip=int(skip))
+    async with open_file(path):
+        return "opened"
+
+
 async def commit_sync_fails_once(path: str, works: str) -> Answer:
     """The fdatasync of one COMMIT fails, after it has worked or instead."""
     faults = Faults()
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event(0)], expect=Expect.no_stream())
         faults.arm("sync", errno.EIO, files="-wal", works=works == "works")
         told = await _told(log.append("s", [_event(1)], expect=Expect.at(1)))
@@ -36,7 +47,7 @@ async def commit_sync_keeps_failing(path: str) -> Answer:
     """Every sync fails for longer than the store tries to settle; then the disk is well again."""
     faults = Faults()
     first, second = _event(1), _event(2)
-    async with eventlog.open(path, settle_timeout_s=0.3, busy_timeout_s=1) as log:
+    async with open_file(path, settle_timeout_s=0.3, busy_timeout_s=1) as log:
         await log.append("s", [_event(0)], expect=Expect.no_stream())
         faults.arm("sync", errno.EIO, files="-wal", times=FOR_EVER)
         told = await _told(log.append("s", [first], expect=Expect.at(1)))
@@ -60,7 +71,7 @@ async def every_write_behind_a_failed_sync_fails_in_turn(path: str) -> list[Answ
     """The sync of a COMMIT fails, and from the n-th write on, barrier and retry included, the disk is full as well."""
     faults = Faults()
     answers = []
-    async with eventlog.open(path, settle_timeout_s=0.05, busy_timeout_s=1) as log:
+    async with open_file(path, settle_timeout_s=0.05, busy_timeout_s=1) as log:
         await log.append("s", [_event(0)], expect=Expect.no_stream())
         for skip in range(100):
             event = _event(skip)
@@ -73,7 +84,14 @@ async def every_write_behind_a_failed_sync_fails_in_turn(path: str) -> list[Answ
             retried = await _told(log.append("s", [event], expect=Expect.any()))
             found = [each.event_id async for each in log.read("s")].count(event.event_id)
             answers.append(
-                {"told": told, "syncs": syncs, "writes": writes, "barriers": barriers, "retried": retried, "found": found}
+                {
+                    "told": told,
+                    "syncs": syncs,
+                    "writes": writes,
+                    "barriers": barriers,
+                    "retried": retried,
+                    "found": found,
+                }
             )
             if writes == 0:
                 break
@@ -81,11 +99,61 @@ async def every_write_behind_a_failed_sync_fails_in_turn(path: str) -> list[Answ
     return answers
 
 
+async def log_is_replaced_while_poisoned(path: str, other: str) -> Answer:
+    """A write fails, and before the store has reopened, another log stands in the place of this one."""
+    faults = Faults()
+    async with open_file(path, busy_timeout_s=1) as log:
+        await log.append("s", [_event(0)], expect=Expect.no_stream())
+        faults.arm("write", errno.EIO, files="-wal")
+        told = await _told(log.append("s", [_event(1)], expect=Expect.at(1)))
+        for tail in ("", "-wal", "-shm"):
+            os.rename(f"{path}{tail}", f"{path}.away{tail}")
+        os.rename(other, path)
+        after = [await _told(log.append("s", [_event(2)], expect=Expect.any())) for _ in range(2)]
+        return {"told": told, "after": after}
+
+
+async def program_ends_while_the_disk_does_not_answer(path: str) -> None:
+    """Let asyncio.run end everything while a transaction has begun and does not come back."""
+    view = StuckView()
+    log = await open_file(path, views=[view]).__aenter__()
+    _KEPT.extend(asyncio.ensure_future(log.append("s", [_event(n)], expect=Expect.any())) for n in range(3))
+    _KEPT.append(log)
+    view.is_stuck.set()
+    await until(view.has_begun.is_set)
+    leaving()
+
+
+_KEPT: list[object] = []
+
+
+class StuckView:
+    """An inline view that holds a transaction up in the middle, as a disk does that does not answer."""
+
+    name = "stuck"
+    revision = 1
+    event_types = frozenset({"noted"})
+
+    def __init__(self) -> None:
+        self.is_stuck = threading.Event()
+        self.has_begun = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def create(self, connection: sqlite3.Connection) -> None:
+        """There is nothing to create."""
+
+    def apply(self, connection: sqlite3.Connection, events: Sequence[RecordedEvent]) -> None:
+        """Wait, if told to."""
+        if self.is_stuck.is_set():
+            self.has_begun.set()
+            self.may_go_on.wait(60)
+
+
 async def every_write_of_a_commit_fails_in_turn(path: str, error: str) -> list[Answer]:
     """Fail the n-th write of an append, for n until an append needs no n-th write."""
     faults = Faults()
     answers = []
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event(0)], expect=Expect.no_stream())
         for skip in range(100):
             event = _event(skip, size=9_000)
@@ -103,10 +171,10 @@ async def every_write_of_a_commit_fails_in_turn(path: str, error: str) -> list[A
 
 async def reads_fail(path: str) -> Answer:
     """A read of the database fails with EIO; afterwards reading works."""
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event(n, size=3_000) for n in range(50)], expect=Expect.no_stream())
     faults = Faults()
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         faults.arm("read", errno.EIO, files=".db", times=FOR_EVER)
         told = await _told(_read(log))
         hits = faults.disarm("read")
@@ -116,7 +184,7 @@ async def reads_fail(path: str) -> Answer:
 async def disk_is_full(path: str, filler: str) -> Answer:
     """Fill the small disk that `path` lies on, read on, free some space, and append again."""
     _fill(filler)
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         appended = 0
         while (told := await _told(log.append("s", [_event(appended, size=20_000)], expect=Expect.any()))) == "ok":
             appended += 1
@@ -124,12 +192,19 @@ async def disk_is_full(path: str, filler: str) -> Answer:
         readable = len(await _read(log))
         os.unlink(filler)
         after = await _told(log.append("s", [_event(appended)], expect=Expect.at(appended)))
-        return {"told": told, "appended": appended, "state": state, "readable": readable, "after": after, **await _stored(log)}
+        return {
+            "told": told,
+            "appended": appended,
+            "state": state,
+            "readable": readable,
+            "after": after,
+            **await _stored(log),
+        }
 
 
 async def files_may_not_grow(path: str) -> Answer:
     """RLIMIT_FSIZE stops the write-ahead log from growing, and is lifted again."""
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event(0)], expect=Expect.no_stream())
         wal_bytes = (await log.health()).wal_bytes
         assert wal_bytes is not None
@@ -145,9 +220,9 @@ async def wal_checkpoints_fail(path: str) -> Answer:
     """Copying the write-ahead log into the database fails, again and again, while events are appended."""
     WalCheckpoints.IDLE_LIMIT = 1
     faults = Faults()
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         faults.arm("write", errno.EIO, files=".db", times=FOR_EVER)
-        told = []
+        told: list[Any] = []
         errors = 0
         end_s = time.monotonic() + 10
         while errors < WalCheckpoints.MAX_FAILURES + 1 and time.monotonic() < end_s:
@@ -157,8 +232,7 @@ async def wal_checkpoints_fail(path: str) -> Answer:
         health = await log.health()
         hits = faults.disarm("write")
         told.append(await _told(log.append("s", [_event(len(told))], expect=Expect.at(len(told)))))
-        while (await log.health()).wal_bytes != 0 and time.monotonic() < end_s:
-            await asyncio.sleep(0.05)
+        await until(lambda: _is_wal_cut(log))
         healed = await log.health()
         return {
             "told": told,
@@ -176,11 +250,15 @@ async def opens_as_nobody(path: str, is_read_only: str) -> Answer:
     os.setresgid(_NOBODY, _NOBODY, _NOBODY)
     os.setresuid(_NOBODY, _NOBODY, _NOBODY)
     try:
-        async with eventlog.open(path, is_read_only=is_read_only == "read-only") as log:
+        async with open_file(path, is_read_only=is_read_only == "read-only") as log:
             told = await _told(log.append("s", [_event(0)], expect=Expect.any()))
             return {"opened": "ok", "told": told, "readable": len(await _read(log))}
     except EventLogError as error:
         return {"opened": error.code}
+
+
+async def _is_wal_cut(log: SqliteLog) -> bool:
+    return (await log.health()).wal_bytes == 0
 
 
 async def _told(appending: Awaitable[Any]) -> Any:

@@ -1,8 +1,9 @@
 """Faults of the operating system on demand: a shim in front of libc that fails the n-th call.
 
-`build_shim` compiles it; a child that is started with `LD_PRELOAD=<shim>` and `FAULTS=<file>` arms it through `Faults`, in
-the middle of its own work and for files with a given ending only. A fault counts down `skip` calls and then fails `times`
-of them (-1: all) with `error`. A sync can also fail *after* it has worked, which is what makes a failed fsync treacherous.
+`build_shim` compiles it; a child that is started with `LD_PRELOAD=<shim>` and `FAULTS=<file>` arms it through
+`Faults`, in the middle of its own work and for files with a given ending only. A fault counts down `skip` calls and
+then fails `times` of them (-1: all) with `error`, or with `KILLED` ends the process there. A sync can also fail
+*after* it has worked, which is what makes a failed fsync treacherous.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import subprocess
 from pathlib import Path
 from typing import Final, Literal
 
-__all__ = ["FOR_EVER", "Faults", "build_shim", "shim_environment"]
+__all__ = ["FOR_EVER", "KILLED", "Faults", "Operation", "build_shim", "shim_environment"]
 
 Operation = Literal["sync", "write", "read"]
 FOR_EVER: Final = -1
+KILLED: Final = 0
 
 _OPERATIONS: Final[dict[str, int]] = {"sync": 0, "write": 1, "read": 2}
 _FAULT: Final = struct.Struct("<iiiii44s")
@@ -27,6 +29,7 @@ _SHIM: Final = r"""
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +63,7 @@ static int decide(int operation, int fd) {
     if (f->skip > 0) { f->skip--; return 0; }
     if (f->times > 0) f->times--;
     f->hits++;
+    if (!f->error) kill(getpid(), SIGKILL);
     return f->works ? 2 : 1;
 }
 
@@ -74,7 +78,10 @@ static int decide(int operation, int fd) {
 int fdatasync(int fd) { REAL(fdatasync); FAIL(0, real(fd)); }
 int fsync(int fd) { REAL(fsync); FAIL(0, real(fd)); }
 ssize_t pwrite(int fd, const void *data, size_t size, off_t at) { REAL(pwrite); FAIL(1, real(fd, data, size, at)); }
-ssize_t pwrite64(int fd, const void *data, size_t size, off64_t at) { REAL(pwrite64); FAIL(1, real(fd, data, size, at)); }
+ssize_t pwrite64(int fd, const void *data, size_t size, off64_t at) {
+    REAL(pwrite64);
+    FAIL(1, real(fd, data, size, at));
+}
 ssize_t pread(int fd, void *data, size_t size, off_t at) { REAL(pread); FAIL(2, real(fd, data, size, at)); }
 ssize_t pread64(int fd, void *data, size_t size, off64_t at) { REAL(pread64); FAIL(2, real(fd, data, size, at)); }
 """

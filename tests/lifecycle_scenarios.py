@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import selectors
 import signal
@@ -18,6 +17,8 @@ import eventlog
 from eventlog import EventLogError, Expect, NewEvent
 from eventlog.stores import SqliteLog
 from tests.child import leaving
+from tests.logs import is_lock_free, open_file
+from tests.waiting import until
 
 _KEPT: list[object] = []
 """Keeps logs alive to the very end of the interpreter."""
@@ -32,13 +33,13 @@ async def never_closes(path: str) -> None:
 
 async def never_closes_and_forgets(path: str) -> None:
     """As `never_closes`, with nothing left that refers to the log."""
-    await (await eventlog.open(path).__aenter__()).append("s", [_event()], expect=Expect.any())
+    await (await open_file(path).__aenter__()).append("s", [_event()], expect=Expect.any())
     leaving()
 
 
 async def exits_inside(path: str) -> NoReturn:
     """Call sys.exit while appends are in flight, in the middle of `async with`."""
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         _start_appending(log)
         await asyncio.sleep(0.05)
         leaving()
@@ -75,7 +76,7 @@ def closes_the_loop_under_an_append(path: str) -> None:
 
 async def appends_until_interrupted(path: str) -> None:
     """Append until Ctrl-C, closing in order; print READY once that is under way."""
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await _append_for_ever(log)
 
 
@@ -90,7 +91,7 @@ async def cancelled_by_sigterm(path: str) -> str:
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
-        async with eventlog.open(path) as log:
+        async with open_file(path) as log:
             await _append_for_ever(log)
     return "ended in order"
 
@@ -103,7 +104,7 @@ async def exits_in_a_sigterm_handler(path: str) -> None:
 
 async def cannot_get_the_lock(path: str, ending: str) -> list[str]:
     """Meet a lock that another process never gives back, then end in one of several ways."""
-    log = eventlog.open(path, busy_timeout_s=0.2)
+    log = open_file(path, busy_timeout_s=0.2)
     await log.__aenter__()
     print("READY", flush=True)
     sys.stdin.readline()
@@ -121,14 +122,14 @@ async def cannot_get_the_lock(path: str, ending: str) -> list[str]:
 
 async def cannot_get_the_lock_at_open(path: str) -> str:
     """Meet the lock that is never given back when opening."""
-    told = await _told(eventlog.open(path, busy_timeout_s=0.0).__aenter__())
+    told = await _told(open_file(path, busy_timeout_s=0.0).__aenter__())
     leaving()
     return told
 
 
 async def forks(path: str, ending: str) -> dict[str, Any]:
     """Fork with an open log; the child tries everything and ends; the parent goes on in the middle of a transaction."""
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event()], expect=Expect.any())
         inside, go_on = threading.Event(), threading.Event()
 
@@ -137,25 +138,53 @@ async def forks(path: str, ending: str) -> dict[str, Any]:
             go_on.wait(10)
 
         writing = asyncio.ensure_future(log.write_view(hold)) if ending == "_exit in a transaction" else None
-        while writing is not None and not inside.is_set():
-            await asyncio.sleep(0.01)
+        if writing is not None:
+            await until(inside.is_set)
         from_child, to_parent = os.pipe()
         child = os.fork()
         if child == 0:
             os.write(to_parent, ",".join(await _try_everything(log)).encode())
             os._exit(0)
         os.close(to_parent)
-        with open(from_child, "rb") as pipe:
-            in_child = pipe.read().decode().split(",")
-        _, status = os.waitpid(child, 0)
-        is_lock_held = not _is_free(f"{path}.lock")
+        in_child, status = await asyncio.to_thread(_end_of, child, from_child)
+        is_lock_held = not is_lock_free(path)
         go_on.set()
         if writing is not None:
             await writing
         for _ in range(20):
             await log.append("s", [_event()], expect=Expect.any())
         health = await log.health()
-        return {"child": in_child, "status": status, "is_lock_held": is_lock_held, "state": health.state, "head": health.head}
+        return {
+            "child": in_child,
+            "status": status,
+            "is_lock_held": is_lock_held,
+            "state": health.state,
+            "head": health.head,
+        }
+
+
+async def forks_and_waits_in_a_transaction(path: str) -> None:
+    """Fork in the middle of a transaction; the child lives on until its input ends, the parent until it is killed."""
+    async with open_file(path) as log:
+        inside = threading.Event()
+
+        def hold(connection: sqlite3.Connection) -> None:
+            inside.set()
+            threading.Event().wait(60)
+
+        _KEPT.append(asyncio.ensure_future(log.write_view(hold)))
+        await until(inside.is_set)
+        if os.fork() == 0:
+            os.read(0, 1)
+            os._exit(0)
+        print("READY", flush=True)
+        await asyncio.sleep(60)
+
+
+def _end_of(child: int, from_child: int) -> tuple[list[str], int]:
+    with open(from_child, "rb") as pipe:
+        said = pipe.read().decode().split(",")
+    return said, os.waitpid(child, 0)[1]
 
 
 def forks_between_two_runs_of_the_loop(path: str) -> dict[str, Any]:
@@ -201,7 +230,7 @@ async def _try_everything(log: SqliteLog) -> list[str]:
 
 
 async def _opened(path: str) -> SqliteLog:
-    log = await eventlog.open(path).__aenter__()
+    log = await open_file(path).__aenter__()
     _KEPT.append(log)
     return log
 
@@ -234,14 +263,3 @@ async def _told(doing: Awaitable[Any]) -> str:
 
 def _event() -> NewEvent:
     return NewEvent("noted", {"text": "x" * 100})
-
-
-def _is_free(lock: str) -> bool:
-    descriptor = os.open(lock, os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True

@@ -30,12 +30,15 @@ json_plain = _nested(st.none() | st.booleans() | st.integers(-SAFE, SAFE) | json
 """Plain data that has a canonical form as well."""
 
 
-def identical(left: Any, right: Any) -> bool:
-    """Say whether two values are equal and of the same types all the way down, with keys in the same order."""
+def identical(left: Any, right: Any, *, in_order: bool = True) -> bool:
+    """Say whether two values are equal and of the same types all the way down, with keys in the same order if asked."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
-        return list(left) == list(right) and all(identical(left[key], right[key]) for key in left)
+        if left.keys() != right.keys() or (in_order and list(left) != list(right)):
+            return False
+        return all(identical(left[key], right[key], in_order=in_order) for key in left)
     if isinstance(left, list):
-        return len(left) == len(right) and all(map(identical, left, right))
+        pairs = zip(left, right, strict=False)
+        return len(left) == len(right) and all(identical(*pair, in_order=in_order) for pair in pairs)
     return repr(left) == repr(right)

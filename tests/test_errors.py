@@ -1,4 +1,4 @@
-"""Everything that can go wrong: every code that is raised is explained, and every explanation is of a code that is raised."""
+"""Everything that can go wrong: every code that is raised is explained, and nothing else is."""
 
 from __future__ import annotations
 

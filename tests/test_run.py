@@ -177,6 +177,13 @@ def test_an_unknown_outcome_is_a_status_of_its_own() -> None:
     )
 
 
+def test_an_unknown_outcome_that_is_settled_as_not_done_leaves_the_run_approved() -> None:
+    unknown = OutcomeUnknown(action="write_draft", op_key=KEY, why="it died")
+    failure = ActionFailed(action="write_draft", op_key=KEY, error=Failure(code="action_failed", message="not there"))
+    for settled in (failure, ActionConflict(action="write_draft", op_key=KEY, reason="output_conflict")):
+        given(*BEGUN, unknown, settled).has(status=Status.APPROVED, executed=False).when(resume()).then(RECHECKED)
+
+
 def test_an_effect_that_an_earlier_attempt_did_completes_the_run() -> None:
     given(*BEGUN, ActionRecovered(action="write_draft", op_key=KEY, evidence={"sha256": "x"})).has(
         status=Status.COMPLETED, executed=True, intent=None

@@ -1,19 +1,21 @@
-"""Who is told what when the storage fails: the table in `eventlog/stores/sqlite/failures.py`, each row made to happen.
+"""Who is told what when storage fails: the table in `eventlog/stores/sqlite/failures.py`, each row made to happen.
 
-A fault of the operating system is injected into a child process by a shim in front of libc (`tests/faults.py`). What a
-caller was told is compared with what is stored: told "ok" is stored, told a definite failure is absent, and told "unknown"
-is stored at most once, and exactly once after the same append was repeated.
+A fault of the operating system is injected into a child process by a shim in front of libc (`tests/faults.py`). What
+a caller was told is compared with what is stored: told "ok" is stored, told a definite failure is absent, and told
+"unknown" is stored at most once, and exactly once after the same append was repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import hashlib
+import itertools
 import os
+import random
 import resource
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -27,14 +29,14 @@ from typing import Any
 
 import pytest
 
-import eventlog
 from eventlog import CommitOutcomeUnknown, EventLogError, Expect, LogCorrupt, NewEvent, StoreBusy
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.schema import APPLICATION_ID, FORMAT_VERSION
 from tests import child, failure_scenarios
 from tests.faults import build_shim, shim_environment
+from tests.logs import file_lock_held, is_lock_free, open_file
 from tests.needs import need, need_command
-
+from tests.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +62,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log.db"
 
 
-# ── COMMIT ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── COMMIT ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("works", ["works", "does not work"])
@@ -90,7 +92,9 @@ def test_sync_that_keeps_failing_ends_in_unknown_and_the_retry_settles_it(under_
     assert seen["state"] == "open"
 
 
-def test_after_an_unknown_first_try_no_failure_of_the_second_is_told_as_definite(under_faults: Callable[..., Any]) -> None:
+def test_after_an_unknown_first_try_no_failure_of_the_second_is_told_as_definite(
+    under_faults: Callable[..., Any],
+) -> None:
     *tries, stored = under_faults(failure_scenarios.every_write_behind_a_failed_sync_fails_in_turn)
     for each in tries:
         if each["syncs"]:
@@ -100,6 +104,54 @@ def test_after_an_unknown_first_try_no_failure_of_the_second_is_told_as_definite
     failed_behind_barrier = [each for each in tries if each["barriers"] and each["writes"] and each["told"] != "ok"]
     assert failed_behind_barrier, "no run failed between the barrier and the second try"
     assert stored["problems"] == []
+
+
+async def test_commit_that_does_not_end_is_unknown_after_a_bounded_time_and_settled_by_a_retry(path: Path) -> None:
+    view = failure_scenarios.StuckView()
+    event = _event("slow")
+    async with open_file(path, views=[view], busy_timeout_s=0.2, settle_timeout_s=0.2) as log:
+        await log.append("s", [_event("first")], expect=Expect.no_stream())
+        view.is_stuck.set()
+        began_s = time.monotonic()
+        slow = asyncio.ensure_future(log.append("s", [event], expect=Expect.at(1)))
+        await until(view.has_begun.is_set)
+        behind = asyncio.ensure_future(log.append("s", [_event("behind")], expect=Expect.any()))
+        with pytest.raises(StoreBusy):
+            await behind
+        with pytest.raises(CommitOutcomeUnknown) as unknown:
+            await slow
+        assert time.monotonic() - began_s < 1.5
+        assert unknown.value.event_ids == (event.event_id.hex(),)
+        view.is_stuck.clear()
+        view.may_go_on.set()
+        result = await log.append("s", [event], expect=Expect.at(1))
+        assert (result.version, result.deduplicated) == (2, True)
+        assert [each.data["text"] async for each in log.read("s")] == ["first", "slow"]
+        assert (await log.health()).state == "open"
+
+
+async def test_program_ends_though_its_commit_does_not(path: Path) -> None:
+    done = child.run(failure_scenarios.program_ends_while_the_disk_does_not_answer, path)
+    assert done.returncode == 0, done.stderr
+    assert done.exit_s < 2
+    assert done.stderr == ""
+    async with open_file(path) as log:
+        assert (await log.read_stream("s")).version == 0, "what had not been committed is gone with the process"
+
+
+async def test_other_log_in_the_place_of_a_poisoned_one_is_not_written_to(
+    under_faults: Callable[..., Any], path: Path
+) -> None:
+    other = path.with_name("other.db")
+    async with open_file(other) as log:
+        await log.append("theirs", [_event("first")], expect=Expect.no_stream())
+    before = _digest(other)
+    seen = under_faults(failure_scenarios.log_is_replaced_while_poisoned, other)
+    assert seen["told"] == "store_io_error"
+    assert set(seen["after"]) <= {"store_io_error", "store_identity_changed"}
+    assert _digest(path) == before
+    async with open_file(path) as log:
+        assert [event.stream async for event in log.read_all()] == ["theirs"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +173,7 @@ def test_failed_write_of_a_commit_is_definite_and_the_log_goes_on(
     assert bool(stored["barriers"]) == (state == "poisoned"), "after EIO the log is reopened behind a barrier"
 
 
-# ── a full disk, failing reads ───────────────────────────────────────────────────────────────────────────────────────────
+# ── a full disk, failing reads ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -164,7 +216,9 @@ def test_file_size_limit_is_definite_and_the_log_works_once_it_is_lifted(path: P
 def test_failed_read_is_a_coded_error_and_nothing_partial(under_faults: Callable[..., Any]) -> None:
     seen = under_faults(failure_scenarios.reads_fail)
     assert seen["hits"] > 0, "the fault was not injected"
-    assert seen["told"] in {"store_io_error", "log_corrupt"}, "newer SQLite itself calls EIO of a read a corrupt database"
+    assert seen["told"] in {"store_io_error", "log_corrupt"}, (
+        "newer SQLite itself calls EIO of a read a corrupt database"
+    )
     assert seen["then"] == 50
 
 
@@ -179,7 +233,7 @@ def test_failed_wal_checkpoints_are_reported_and_appends_go_on(under_faults: Cal
     assert seen["problems"] == []
 
 
-# ── files that change under an open log ──────────────────────────────────────────────────────────────────────────────────
+# ── files that change under an open log ───────────────────────────────────────────────────────────────────────────────
 
 
 def _delete_wal(path: Path) -> None:
@@ -196,7 +250,7 @@ def _rename(path: Path) -> None:
 
 
 def _replace(path: Path) -> None:
-    subprocess.run(["cp", str(path), f"{path}-copy"], check=True, timeout=10)  # not by this process: it has the file open
+    _copy(path, f"{path}-copy")
     os.replace(f"{path}-copy", path)
 
 
@@ -205,7 +259,7 @@ async def test_file_that_changes_under_an_open_log_is_noticed_at_the_next_commit
     path: Path, change: Callable[[Path], None]
 ) -> None:
     event = _event("unlucky")
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event("before")], expect=Expect.no_stream())
         change(path)
         with pytest.raises(CommitOutcomeUnknown) as unknown:
@@ -217,25 +271,14 @@ async def test_file_that_changes_under_an_open_log_is_noticed_at_the_next_commit
         assert (await log.health()).state == "poisoned"
 
 
-# ── locks that somebody else holds ───────────────────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def _file_lock_held(path: Path) -> Iterator[None]:
-    """Hold the file lock as another process would: flock belongs to the open file, not to the process."""
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+# ── locks that somebody else holds ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_file_lock_held_elsewhere_ends_in_store_busy_in_time_and_nothing_is_written(path: Path) -> None:
-    async with eventlog.open(path, busy_timeout_s=0.3) as log:
+    async with open_file(path, busy_timeout_s=0.3) as log:
         await log.append("s", [_event("first")], expect=Expect.no_stream())
         threads = threading.active_count()
-        with _file_lock_held(path):
+        with file_lock_held(path):
             for _ in range(3):
                 began_s = time.monotonic()
                 with pytest.raises(StoreBusy):
@@ -249,7 +292,7 @@ async def test_file_lock_held_elsewhere_ends_in_store_busy_in_time_and_nothing_i
 
 
 async def test_sqlite_lock_held_without_the_file_lock_ends_in_store_busy_in_time(path: Path) -> None:
-    async with eventlog.open(path, busy_timeout_s=0.3) as log:
+    async with open_file(path, busy_timeout_s=0.3) as log:
         await log.append("s", [_event("first")], expect=Expect.no_stream())
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -264,30 +307,30 @@ async def test_sqlite_lock_held_without_the_file_lock_ends_in_store_busy_in_time
 
 async def test_open_under_a_held_lock_ends_in_store_busy_and_leaves_no_thread_and_no_database(path: Path) -> None:
     threads = threading.active_count()
-    with _file_lock_held(path):
+    with file_lock_held(path):
         with pytest.raises(StoreBusy):
-            await eventlog.open(path, busy_timeout_s=0.05).__aenter__()
+            await open_file(path, busy_timeout_s=0.05).__aenter__()
         assert not path.exists()
-    await _until(lambda: threading.active_count() == threads)
+    await until(lambda: threading.active_count() == threads)
     assert not path.exists(), "what was given up must not be done later"
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         assert (await log.head()).position == 0
 
 
 async def test_cancelled_open_waits_for_nobody_and_leaves_no_thread(path: Path) -> None:
     threads = threading.active_count()
-    with _file_lock_held(path):
-        opening = asyncio.ensure_future(eventlog.open(path).__aenter__())
+    with file_lock_held(path):
+        opening = asyncio.ensure_future(open_file(path).__aenter__())
         await asyncio.sleep(0.05)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-    await _until(lambda: threading.active_count() == threads)
+    await until(lambda: threading.active_count() == threads)
     assert not path.exists()
 
 
 def test_threads_of_one_process_exclude_one_another(tmp_path: Path) -> None:
-    lock = FileLock(str(tmp_path / "lock"))
+    lock = FileLock(str(tmp_path / "log.db.lock"))
     lock.acquire()
     second_has_it = threading.Event()
 
@@ -299,27 +342,27 @@ def test_threads_of_one_process_exclude_one_another(tmp_path: Path) -> None:
     thread.start()
     try:
         assert not second_has_it.wait(0.1), "flock alone lets a second thread of the same descriptor in"
-        assert not _is_free(lock.path)
+        assert not is_lock_free(tmp_path / "log.db")
     finally:
         lock.release()
         thread.join()
     assert second_has_it.is_set()
-    assert _is_free(lock.path)
+    assert is_lock_free(tmp_path / "log.db")
     lock.close()
 
 
 async def test_read_connection_that_is_opened_during_a_transaction_leaves_the_writers_lock_alone(path: Path) -> None:
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event("first")], expect=Expect.no_stream())
         inside, go_on = threading.Event(), threading.Event()
 
         def hold(connection: sqlite3.Connection) -> bool:
             inside.set()
             go_on.wait(5)
-            return _is_free(f"{path}.lock")
+            return is_lock_free(path)
 
         writing = asyncio.ensure_future(log.write_view(hold))
-        await _until(inside.is_set)
+        await until(inside.is_set)
         readers = [asyncio.ensure_future(log.head()) for _ in range(8)]  # more than there are read connections
         await asyncio.sleep(0.1)
         go_on.set()
@@ -327,18 +370,7 @@ async def test_read_connection_that_is_opened_during_a_transaction_leaves_the_wr
         assert {head.position for head in await asyncio.gather(*readers)} == {1}
 
 
-def _is_free(lock: str) -> bool:
-    descriptor = os.open(lock, os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-# ── what is no log, or cannot be opened ──────────────────────────────────────────────────────────────────────────────────
+# ── what is no log, or cannot be opened ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -353,7 +385,7 @@ def public_folder() -> Iterator[Path]:
 
 async def test_folder_that_cannot_be_written_gives_a_coded_error_and_can_be_read(public_folder: Path) -> None:
     path = public_folder / "log.db"
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event("first")], expect=Expect.no_stream())
     for file in public_folder.iterdir():
         file.chmod(0o644)
@@ -367,7 +399,7 @@ async def test_folder_that_cannot_be_written_gives_a_coded_error_and_can_be_read
 
 async def test_database_file_that_cannot_be_written_gives_a_coded_error(public_folder: Path) -> None:
     path = public_folder / "log.db"
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event("first")], expect=Expect.no_stream())
     path.chmod(0o444)
     Path(f"{path}.lock").unlink()
@@ -413,22 +445,70 @@ def _newer(path: Path) -> None:
         (_newer, "schema_too_new"),
     ],
 )
-async def test_foreign_file_is_refused_and_stays_byte_for_byte(path: Path, make: Callable[[Path], None], code: str) -> None:
+async def test_foreign_file_is_refused_and_stays_byte_for_byte(
+    path: Path, make: Callable[[Path], None], code: str
+) -> None:
     make(path)
     before = _digest(path)
     for is_read_only in (False, True):
         with pytest.raises(EventLogError) as refused:
-            await eventlog.open(path, is_read_only=is_read_only).__aenter__()
+            await open_file(path, is_read_only=is_read_only).__aenter__()
         assert refused.value.code == code
     assert _digest(path) == before
 
 
+@pytest.mark.campaign
+@pytest.mark.parametrize("operation", ["write", "sync"])
+async def test_log_whose_creation_was_killed_at_any_write_or_sync_can_be_created_again(
+    shim: Path, tmp_path: Path, operation: str, is_long: bool
+) -> None:
+    stride = 1 if is_long or operation == "sync" else 8
+    first = random.SystemRandom().randrange(stride)
+    kills = 0
+    for skip in itertools.count(first, stride):
+        path = tmp_path / f"log{skip}.db"
+        env = shim_environment(shim, tmp_path / "faults")
+        done = child.run(failure_scenarios.is_killed_while_opening, path, operation, skip, env=env)
+        async with open_file(path) as log:
+            assert (await log.append("s", [_event("first")], expect=Expect.no_stream())).last_position == 1
+            assert not (await log.check_page(after=0)).problems
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        kills += 1
+    print(f"\ncreation killed at {kills} calls of {operation}, every {stride} from {first}")
+    assert kills >= 5
+
+
+async def test_foreign_database_with_an_unfinished_transaction_is_refused_and_not_rolled_back(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA cache_size=1")
+        other.execute("CREATE TABLE theirs (x)")
+        other.execute("INSERT INTO theirs VALUES (zeroblob(100000))")
+        other.execute("BEGIN")
+        other.execute(
+            "UPDATE theirs SET x = randomblob(100000)"
+        )  # more than the cache holds: it is in the file already
+        hot = path.with_name("hot.db")
+        _copy(path, hot)
+        _copy(f"{path}-journal", f"{hot}-journal")
+        other.execute("ROLLBACK")
+    before = _digest(hot)
+    with pytest.raises(EventLogError) as refused:
+        await open_file(hot).__aenter__()
+    assert refused.value.code == "store_not_eventlog"
+    assert _digest(hot) == before
+    with closing(sqlite3.connect(hot)) as control:
+        assert control.execute("SELECT count(*) FROM theirs").fetchone() == (1,)
+    assert _digest(hot) != before, "the journal was not hot: this test shows nothing"
+
+
 async def test_hard_link_is_refused_and_a_symbolic_link_is_followed_to_the_real_name(path: Path) -> None:
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event("first")], expect=Expect.no_stream())
     link = path.with_name("link.db")
     link.symlink_to(path)
-    async with eventlog.open(link) as log:
+    async with open_file(link) as log:
         assert log.place == str(path.resolve())
         await log.append("s", [_event("second")], expect=Expect.at(1))
         assert not link.with_name("link.db-wal").exists()
@@ -436,28 +516,33 @@ async def test_hard_link_is_refused_and_a_symbolic_link_is_followed_to_the_real_
     os.link(path, link)
     for name in (path, link):
         with pytest.raises(EventLogError) as refused:
-            await eventlog.open(name).__aenter__()
+            await open_file(name).__aenter__()
         assert refused.value.code == "store_cannot_open"
 
 
 async def test_folder_or_missing_folder_as_path_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing" / "log.db"):
         with pytest.raises(EventLogError) as refused:
-            await eventlog.open(path).__aenter__()
+            await open_file(path).__aenter__()
         assert refused.value.code == "store_cannot_open"
 
 
 async def test_garbage_in_the_pages_is_log_corrupt(path: Path) -> None:
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event("x" * 3_000) for _ in range(40)], expect=Expect.no_stream())
     data = bytearray(path.read_bytes())
     data[8_192:] = b"\x5a" * (len(data) - 8_192)
     path.write_bytes(data)
     with pytest.raises(LogCorrupt) as corrupt:
-        async with eventlog.open(path) as log:
+        async with open_file(path) as log:
             async for _ in log.read_all():
                 pass
     assert corrupt.value.reason == "store_corrupt"
+
+
+def _copy(source: str | Path, target: str | Path) -> None:
+    """Copy a file that SQLite has open here: in another process, for closing it here would drop SQLite's locks."""
+    subprocess.run(["cp", str(source), str(target)], check=True, timeout=10)
 
 
 def _event(text: str) -> NewEvent:
@@ -466,9 +551,3 @@ def _event(text: str) -> NewEvent:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-async def _until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not is_true():
-            await asyncio.sleep(0.01)

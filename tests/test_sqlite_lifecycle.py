@@ -6,7 +6,6 @@ The programs are real processes. Afterwards another process, this one, must be a
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
 import sqlite3
@@ -16,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,9 @@ import pytest
 import eventlog
 from eventlog import EventLogError, Expect, NewEvent
 from tests import child, lifecycle_scenarios
+from tests.logs import file_lock_held, is_lock_free, open_file
 from tests.stepping import CancelledAt, cancel_at
+from tests.waiting import until
 
 LIMIT_S: Final = 2.0
 CALLS: Final = 14
@@ -44,7 +46,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log.db"
 
 
-# ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,9 @@ async def test_loop_that_is_closed_under_an_append_keeps_no_process_alive(path: 
     assert done.returncode == 0, done.stderr
     assert done.exit_s < LIMIT_S
     # asyncio itself complains of each task that was never cancelled; nothing else may be said.
-    noise = [line for line in done.stderr.splitlines() if not line.startswith(("Task was destroyed", "task: <Task pending"))]
+    noise = [
+        line for line in done.stderr.splitlines() if not line.startswith(("Task was destroyed", "task: <Task pending"))
+    ]
     assert noise == []
     await _assert_usable_at_once(path)
 
@@ -162,19 +166,32 @@ async def test_forked_child_that_ends_like_any_program_does_not_harm_the_parent(
     await _assert_usable_at_once(path)
 
 
-# ── misuse ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+async def test_forked_child_does_not_keep_the_lock_of_a_parent_that_was_killed(path: Path) -> None:
+    process = child.start(lifecycle_scenarios.forks_and_waits_in_a_transaction, path)
+    try:
+        _read_line(process, "READY")
+        assert not is_lock_free(path)
+        process.kill()
+        process.wait()
+        await until(lambda: is_lock_free(path))  # at once, as soon as the child has got to run at all
+        await _assert_usable_at_once(path)
+    finally:
+        process.communicate()  # ends the input of the child, and with it the child
+
+
+# ── misuse ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_use_from_another_loop_is_refused_at_once(path: Path) -> None:
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         for call in _calls(log):
-            assert await asyncio.to_thread(lambda call=call: asyncio.run(_code(call))) == "wrong_loop"
-        assert await asyncio.to_thread(lambda: asyncio.run(_code(log.close))) == "wrong_loop"
+            assert await asyncio.to_thread(_in_another_loop, call) == "wrong_loop"
+        assert await asyncio.to_thread(_in_another_loop, log.close) == "wrong_loop"
         await log.append("s", [_event()], expect=Expect.no_stream())
 
 
 async def test_use_before_open_and_after_close_is_refused_and_close_may_be_called_twice(path: Path) -> None:
-    log = eventlog.open(path)
+    log = open_file(path)
     for call in _calls(log):
         assert await _code(call) == "engine_closed"
     await log.close()
@@ -190,7 +207,7 @@ async def test_use_before_open_and_after_close_is_refused_and_close_may_be_calle
 async def test_exception_inside_the_with_block_comes_out_and_the_log_is_closed(path: Path) -> None:
     threads = threading.active_count()
     with pytest.raises(ZeroDivisionError):
-        async with eventlog.open(path) as log:
+        async with open_file(path) as log:
             await log.append("s", [_event()], expect=Expect.any())
             raise ZeroDivisionError
     assert await _code(log.head) == "engine_closed"
@@ -198,14 +215,15 @@ async def test_exception_inside_the_with_block_comes_out_and_the_log_is_closed(p
     await _assert_usable_at_once(path)
 
 
-# ── close ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── close ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_close_answers_every_append_that_is_queued_and_each_answer_is_true(path: Path) -> None:
     events = [_event() for _ in range(500)]
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         appends = [
-            asyncio.create_task(log.append(f"s{index}", [event], expect=Expect.any())) for index, event in enumerate(events)
+            asyncio.create_task(log.append(f"s{index}", [event], expect=Expect.any()))
+            for index, event in enumerate(events)
         ]
         await asyncio.sleep(0)
         await log.close()
@@ -213,7 +231,7 @@ async def test_close_answers_every_append_that_is_queued_and_each_answer_is_true
             answers = await asyncio.gather(*appends, return_exceptions=True)
     refused = [answer for answer in answers if isinstance(answer, EventLogError)]
     assert {error.code for error in refused} <= {"engine_closed"}
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         stored = {event.event_id async for event in log.read_all()}
     told_stored = {
         event.event_id for event, answer in zip(events, answers, strict=True) if not isinstance(answer, BaseException)
@@ -222,9 +240,9 @@ async def test_close_answers_every_append_that_is_queued_and_each_answer_is_true
 
 
 async def test_close_answers_appends_that_wait_for_a_lock_which_is_never_free(path: Path) -> None:
-    log = eventlog.open(path, busy_timeout_s=60)
+    log = open_file(path, busy_timeout_s=60)
     async with log:
-        with _file_lock_held(path):
+        with file_lock_held(path):
             appends = [asyncio.create_task(log.append("s", [_event()], expect=Expect.any())) for _ in range(3)]
             await asyncio.sleep(0.05)
             appends += [asyncio.create_task(log.append("s", [_event()], expect=Expect.any())) for _ in range(3)]
@@ -236,13 +254,13 @@ async def test_close_answers_appends_that_wait_for_a_lock_which_is_never_free(pa
                 answers = await asyncio.gather(*appends, return_exceptions=True)
     assert {answer.code for answer in answers if isinstance(answer, EventLogError)} <= {"store_busy", "engine_closed"}
     assert all(isinstance(answer, EventLogError) for answer in answers)
-    await _until(lambda: _threads() == 0)
-    async with eventlog.open(path) as log:
+    await until(lambda: _threads() == 0)
+    async with open_file(path) as log:
         assert (await log.head()).position == 0
 
 
 async def test_reads_in_flight_are_answered_when_the_log_is_closed(path: Path) -> None:
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event() for _ in range(1000)], expect=Expect.any())
         reads = [asyncio.create_task(_code(lambda: log.read_stream("s"))) for _ in range(20)]
         subscription = asyncio.create_task(_drain(log.subscribe()))
@@ -261,22 +279,22 @@ async def test_cancelled_close_still_closes(path: Path) -> None:
     while True:
         number += 1
         seen = CancelledAt()
-        log = await eventlog.open(path).__aenter__()
-        appends = [asyncio.create_task(_code(lambda log=log: log.append("s", [_event()], expect=Expect.any())))]
+        log = await open_file(path).__aenter__()
+        appends = [asyncio.create_task(_code(partial(log.append, "s", [_event()], expect=Expect.any())))]
         closing = asyncio.create_task(cancel_at(log.close(), number, seen))
         await asyncio.wait({closing})
         assert closing.cancelled() == seen.was_cancelled
         async with asyncio.timeout(2):
             assert set(await asyncio.gather(*appends)) <= {"ok", "engine_closed"}
         assert await _code(log.head) == "engine_closed"
-        await _until(lambda: threading.active_count() == threads)
+        await until(lambda: threading.active_count() == threads)
         if not seen.was_cancelled:
             break
     assert number > 1
     await _assert_usable_at_once(path)
 
 
-# ── open ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── open ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -289,13 +307,13 @@ async def test_open_that_is_cancelled_at_any_of_its_awaits_leaves_nothing_behind
         number += 1
         path = tmp_path / (f"new{number}.db" if is_new else "existing.db")
         seen = CancelledAt()
-        log = eventlog.open(path)
+        log = open_file(path)
         opening = asyncio.create_task(cancel_at(log.__aenter__(), number, seen))
         await asyncio.wait({opening})
         assert opening.cancelled() == seen.was_cancelled
         if not seen.was_cancelled:
             await log.close()
-        await _until(lambda: threading.active_count() == threads)
+        await until(lambda: threading.active_count() == threads)
         assert _open_files() == files
         assert _writers() == 0
         await _assert_usable_at_once(path)
@@ -308,9 +326,11 @@ async def test_threads_and_files_stay_the_same_over_200_openings(path: Path) -> 
     await _warm_up(path)
     threads, files = threading.active_count(), _open_files()
     for number in range(200):
-        async with eventlog.open(path) as log:
+        async with open_file(path) as log:
             if number % 20 == 0:
-                await asyncio.gather(log.append("s", [_event()], expect=Expect.any()), log.head(), log.head(), log.health())
+                await asyncio.gather(
+                    log.append("s", [_event()], expect=Expect.any()), log.head(), log.head(), log.health()
+                )
     assert threading.active_count() == threads
     assert _open_files() == files
     assert _writers() == 0
@@ -320,12 +340,12 @@ async def test_failed_open_leaves_no_thread_and_no_file_open(path: Path) -> None
     path.write_text("no database\n" * 1000)
     threads, files = threading.active_count(), _open_files()
     for _ in range(20):
-        assert await _code(eventlog.open(path).__aenter__) == "store_not_eventlog"
-    await _until(lambda: threading.active_count() == threads)
+        assert await _code(open_file(path).__aenter__) == "store_not_eventlog"
+    await until(lambda: threading.active_count() == threads)
     assert _open_files() == files
 
 
-# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _assert_usable_at_once(path: Path) -> None:
@@ -334,21 +354,11 @@ async def _assert_usable_at_once(path: Path) -> None:
         with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as raw:
             raw.execute("BEGIN IMMEDIATE")
             raw.execute("ROLLBACK")
-    async with eventlog.open(path, busy_timeout_s=1) as log:
+    async with open_file(path, busy_timeout_s=1) as log:
         await log.append("after", [_event()], expect=Expect.any())
         head = (await log.head()).position
         page = await log.check_page(after=0, limit=head + 1)
         assert (page.events, list(page.problems)) == (head, [])
-
-
-@contextmanager
-def _file_lock_held(path: Path) -> Iterator[None]:
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _calls(log: eventlog.stores.SqliteLog) -> list[Callable[[], Any]]:
@@ -362,6 +372,10 @@ def _calls(log: eventlog.stores.SqliteLog) -> list[Callable[[], Any]]:
         log.head,
         log.health,
     ]
+
+
+def _in_another_loop(call: Callable[[], Any]) -> str:
+    return asyncio.run(_code(call))
 
 
 async def _code(call: Callable[[], Any]) -> str:
@@ -385,14 +399,8 @@ async def _drain(events: AsyncIterator[Any], *, is_raising: bool = False) -> str
 
 async def _warm_up(path: Path) -> None:
     """Open and close once, so that what Python keeps for good is counted before."""
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append("s", [_event()], expect=Expect.any())
-
-
-async def _until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not is_true():
-            await asyncio.sleep(0.005)
 
 
 def _open_files() -> int:

@@ -3,9 +3,9 @@
 Through the triggers, nothing that is written can be changed. Behind dropped triggers everything can, and is found: by
 `check_page` with the position, by reading the stream as `log_corrupt`, while the other streams stay readable.
 
-Four edits are *not* found by the log alone, and are asserted here as what they are, limits: a cut tail of the log and a
-history in which every hash was made again need signed heads; and one stream's cut tail, or a stream under another name, is
-found by checking the log, but not by reading that stream.
+Four edits are *not* found by the log alone, and are asserted here as what they are, limits: a cut tail of the log and
+a history in which every hash was made again need signed heads; and one stream's cut tail, or a stream under another
+name, is found by checking the log, but not by reading that stream.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import random
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-import eventlog
 from eventlog import EventLogError, Expect, LogCorrupt, NewEvent, RecordedEvent
 from eventlog.entry import NO_HASH, NO_ID, prefixed, seal
 from eventlog.stores.sqlite.schema import EVENT_COLUMNS, INSERT_EVENT
+from tests.logs import open_file
 
 VICTIM: Final = "victim"
 BYSTANDER: Final = "bystander"
@@ -45,7 +45,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def _make(path: Path) -> None:
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         for number, stream in enumerate(ORDER):
             event = NewEvent(f"{stream}_noted", {"n": number, "text": "x" * 40})
             await log.append(stream, [event], expect=Expect.any(), actor=f"svc:{stream}")
@@ -57,8 +57,7 @@ def path(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(original, tmp_path / "log.db"))
 
 
-# ── through the triggers ─────────────────────────────────────────────────────────────────────────────────────────────────
-
+# ── through the triggers ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _insert(verb: str, column: str, value: str) -> str:
@@ -96,7 +95,11 @@ _INSERTS: Final = [
 _UPSERTS: Final = [
     f"{_insert('INSERT', column, value)} ON CONFLICT DO UPDATE SET body = '[]'" for column, value in _TAKEN.items()
 ] + [f"{_insert('INSERT', column, value)} ON CONFLICT DO NOTHING" for column, value in _TAKEN.items()]
-_GAPS: Final = [_insert("INSERT", "position", "1000"), _insert("INSERT", "version", "1000"), _insert("INSERT", "position", "NULL")]
+_GAPS: Final = [
+    _insert("INSERT", "position", "1000"),
+    _insert("INSERT", "version", "1000"),
+    _insert("INSERT", "position", "NULL"),
+]
 _UPDATES: Final = [
     f"{verb} events SET {edit} WHERE position = 4"
     for verb in ("UPDATE", "UPDATE OR REPLACE", "UPDATE OR IGNORE")
@@ -180,7 +183,7 @@ def test_erasure_trigger_compares_every_other_column_of_the_table(path: Path) ->
         other.execute("UPDATE events SET body = NULL, salt = NULL WHERE position = 4")
 
 
-# ── behind dropped triggers ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── behind dropped triggers ───────────────────────────────────────────────────────────────────────────────────────────
 
 _EDITS: Final = {
     "position": ["1000", "-1"],
@@ -204,13 +207,17 @@ def test_every_column_is_edited_below() -> None:
     assert list(_EDITS) == list(EVENT_COLUMNS)
 
 
-@pytest.mark.parametrize(("column", "value"), [(column, value) for column, values in _EDITS.items() for value in values])
+@pytest.mark.parametrize(
+    ("column", "value"), [(column, value) for column, values in _EDITS.items() for value in values]
+)
 async def test_edited_cell_is_found_with_its_position_and_other_streams_stay_readable(
     path: Path, column: str, value: str
 ) -> None:
     before = _dump(path)
     if (column, value) == ("stream_id", _EDITS["stream_id"][1]):
-        _edit(path, f"UPDATE events SET version = 4, stream_id = {value} WHERE position = {EDITED}")  # behind the others
+        _edit(
+            path, f"UPDATE events SET version = 4, stream_id = {value} WHERE position = {EDITED}"
+        )  # behind the others
     else:
         _edit(path, f"UPDATE events SET {column} = {value} WHERE position = {EDITED}")
     assert _dump(path) != before, "the edit changed nothing"
@@ -241,7 +248,10 @@ async def test_deleted_row_is_found_when_the_rows_behind_it_are_renumbered(path:
         path,
         f"DELETE FROM events WHERE position = {EDITED}",
         f"UPDATE events SET version = version - 1 WHERE position > {EDITED} AND stream_id = 1",
-        *(f"UPDATE events SET position = {position - 1} WHERE position = {position}" for position in range(EDITED + 1, 9)),
+        *(
+            f"UPDATE events SET position = {position - 1} WHERE position = {position}"
+            for position in range(EDITED + 1, 9)
+        ),
     )
     found = await _check(path)
     assert EDITED in found
@@ -300,10 +310,16 @@ def _versions(stream_id: int) -> str:
 async def test_row_that_is_pushed_in_between_is_found(path: Path) -> None:
     _edit(
         path,
-        *(f"UPDATE events SET position = {position + 1} WHERE position = {position}" for position in range(8, EDITED - 1, -1)),
-        *(f"UPDATE events SET version = {version + 1} WHERE version = {version} AND stream_id = 1" for version in (5, 4, 3)),
-        f"""INSERT INTO events SELECT {EDITED}, stream_id, 3, type_id, schema_version, actor_id, recorded_at_us, randomblob(16),
-        causation_id, correlation_id, body_kind, body, salt, leaf FROM events WHERE position = 3""",
+        *(
+            f"UPDATE events SET position = {position + 1} WHERE position = {position}"
+            for position in range(8, EDITED - 1, -1)
+        ),
+        *(
+            f"UPDATE events SET version = {version + 1} WHERE version = {version} AND stream_id = 1"
+            for version in (5, 4, 3)
+        ),
+        f"""INSERT INTO events SELECT {EDITED}, stream_id, 3, type_id, schema_version, actor_id, recorded_at_us,
+        randomblob(16), causation_id, correlation_id, body_kind, body, salt, leaf FROM events WHERE position = 3""",
     )
     assert EDITED in await _check(path)
     await _assert_is_corrupt(path, VICTIM)
@@ -353,7 +369,7 @@ async def test_swapped_or_lost_names_are_found_at_every_event(path: Path, table:
 async def test_log_that_does_not_know_who_it_is_does_not_open(path: Path, statement: str) -> None:
     _edit(path, statement)
     with pytest.raises(LogCorrupt) as corrupt:
-        await eventlog.open(path).__aenter__()
+        await open_file(path).__aenter__()
     assert corrupt.value.reason == "identity_missing"
 
 
@@ -365,13 +381,13 @@ async def test_other_log_id_is_found_at_every_event(path: Path) -> None:
 
 async def test_edited_stream_takes_no_further_event_that_would_hide_the_edit(path: Path) -> None:
     _edit(path, f"UPDATE events SET leaf = randomblob(32) WHERE position = {EDITED}")
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.append(VICTIM, [NewEvent("noted", {})], expect=Expect.any())
     assert EDITED in await _check(path)
     await _assert_is_corrupt(path, VICTIM)
 
 
-# ── limits: what the log alone cannot see ────────────────────────────────────────────────────────────────────────────────
+# ── limits: what the log alone cannot see ─────────────────────────────────────────────────────────────────────────────
 
 
 async def test_limit_cut_tail_of_the_log_is_not_found_without_a_signed_head(path: Path) -> None:
@@ -386,7 +402,7 @@ async def test_limit_history_with_every_hash_made_again_is_not_found_without_a_s
     assert EDITED in await _check(path), "the control: one edit alone is found"
     _hash_again(path)
     assert await _check(path) == {}
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         texts = [event.data["text"] async for event in log.read(VICTIM)]
     assert "forged" in texts
 
@@ -400,11 +416,11 @@ async def test_limit_cut_tail_of_one_stream_is_found_by_a_check_and_not_by_readi
 async def test_limit_renamed_stream_is_found_by_a_check_and_reads_as_absent_under_its_old_name(path: Path) -> None:
     _edit(path, "UPDATE streams SET name = 'other' WHERE stream_id = 1")
     assert 1 in await _check(path)
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         assert (await log.read_stream(VICTIM)).version == 0
 
 
-# ── flipped bits ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── flipped bits ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.campaign
@@ -443,7 +459,7 @@ async def test_flipped_bit_is_never_an_altered_event(original: Path, tmp_path: P
 
 
 async def _read_everything(path: Path) -> tuple[list[RecordedEvent], dict[str, Sequence[RecordedEvent]]]:
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         await log.health()
         await log.check_page(after=0)
         events = [event async for event in log.read_all()]
@@ -454,7 +470,9 @@ def _read_unverified(path: Path, truth: list[tuple[Any, ...]]) -> str:
     """Read as a program would that trusts SQLite."""
     try:
         with closing(sqlite3.connect(path)) as raw:
-            rows = raw.execute("SELECT position, version, event_id, CAST(body AS BLOB) FROM events ORDER BY 1").fetchall()
+            rows = raw.execute(
+                "SELECT position, version, event_id, CAST(body AS BLOB) FROM events ORDER BY 1"
+            ).fetchall()
     except (sqlite3.Error, UnicodeError):
         return "refused"
     return "right" if rows == truth else "altered"
@@ -464,20 +482,20 @@ def _dump_of(events: list[RecordedEvent]) -> list[tuple[Any, ...]]:
     return [(event.position, event.version, event.event_id, event.body) for event in events]
 
 
-# ── looking and editing ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── looking and editing ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _check(path: Path) -> dict[int | None, set[str]]:
     """Return the reasons that `check_page` gives, by position."""
     found: dict[int | None, set[str]] = {}
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         for problem in (await log.check_page(after=0)).problems:
             found.setdefault(problem.position, set()).add(problem.reason)
     return found
 
 
 async def _assert_is_corrupt(path: Path, stream: str) -> None:
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         with pytest.raises(LogCorrupt):
             await log.read_stream(stream)
         with pytest.raises(LogCorrupt):
@@ -489,7 +507,7 @@ async def _assert_is_corrupt(path: Path, stream: str) -> None:
 
 
 async def _assert_is_readable(path: Path, stream: str) -> None:
-    async with eventlog.open(path) as log:
+    async with open_file(path) as log:
         events = (await log.read_stream(stream)).events
     assert events
     for event in events:

@@ -36,7 +36,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eventlog.errors import ActionFailed
-from eventlog.runtime.actions import write_file
+from eventlog.runtime.actions import directories, write_file
 from eventlog.runtime.actions.write_file import WriteFile
 from eventlog.runtime.effects import Action, Call, Conflicted, Executed, Promise, Recovered, Report
 from eventlog.runtime.failpoints import CRASH_STATUS, EFFECT_INSIDE, Reach, pass_by
@@ -574,7 +574,7 @@ def test_the_forbidden_openat2_is_really_not_there() -> None:
 
     def ask() -> int:
         with pytest.raises(OSError) as caught:
-            write_file._openat2(0, b".")
+            directories._openat2(0, b".")
         assert caught.value.errno is not None
         return caught.value.errno
 
@@ -772,8 +772,8 @@ def fuse_without_links(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_real_file_system_without_links(tmp_path: Path) -> None:
     need(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "FUSE")
-    if importlib.util.find_spec("mfusepy") is None:  # Not among the development tools: skipped in CI, too.
-        pytest.skip("mfusepy is not installed; a seccomp filter refuses the link in the tests above")
+    need_command("fusermount3")
+    need(importlib.util.find_spec("mfusepy") is not None, "mfusepy, which the extra `dev` brings")
     with fuse_without_links(tmp_path) as mount:
         (mount / "probe").write_text("x")
         with pytest.raises(OSError):

@@ -5,6 +5,7 @@
     python3 tools/dev.py demo                             watch a run crash and recover
     python3 tools/dev.py test [--long] [--core] [...]     run the tests; anything else is handed to pytest
     python3 tools/dev.py check                            lint, format, types; the wheel, built and used elsewhere
+    python3 tools/dev.py bench [--quick] [--json FILE] [CASE...]    measure, beside the limits and the peers
 
 Every command is printed before it runs, and the exit status is that of the command that failed. Works from any folder.
 
@@ -35,6 +36,7 @@ PYTHON_IN_VENV = os.path.join("bin", "python")
 ENVIRONMENT = ".venv"
 ENVIRONMENT_PYTHON = os.path.join(ENVIRONMENT, PYTHON_IN_VENV)
 STAMP = os.path.join(ENVIRONMENT, "made-by-dev.txt")
+PEERS_STAMP = os.path.join(ENVIRONMENT, "peers-by-dev.txt")
 
 NEEDED_MODULES = (
     ("venv", "on Debian and Ubuntu: apt install python3-venv"),
@@ -95,6 +97,11 @@ def parse(arguments: "list[str]") -> "tuple[argparse.Namespace, list[str]]":
     test.add_argument("--long", action="store_true", help="with the long counts, which take hours rather than minutes")
     test.add_argument("--core", action="store_true", help="without the crash, race and cancellation campaigns")
     commands.add_parser("check", help="ruff, mypy --strict, and the built wheel imported elsewhere")
+    bench = commands.add_parser("bench", help="measure, beside the limits and what a user might pick instead")
+    bench.add_argument("--quick", action="store_true", help="three short rounds, for a first look")
+    bench.add_argument("--long", action="store_true", help="with a history of 10 million events")
+    bench.add_argument("--json", metavar="FILE", type=os.path.abspath, help="keep every figure of every round")
+    bench.add_argument("cases", nargs="*", metavar="CASE", help="all of them by default")
     chosen, rest = parser.parse_known_args(arguments)
     if rest and chosen.command != "test":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -140,12 +147,25 @@ def check(chosen: argparse.Namespace, rest: "list[str]") -> None:
     print("check: clean")
 
 
-COMMANDS = {"setup": setup, "demo": demo, "test": test, "check": check}
+def bench(chosen: argparse.Namespace, rest: "list[str]") -> None:
+    """Measure, with the peers installed."""
+    ensure_environment()
+    ensure_peers()
+    run([ENVIRONMENT_PYTHON, os.path.join("tools", "bench"), *bench_arguments(chosen)])
+
+
+COMMANDS = {"setup": setup, "demo": demo, "test": test, "check": check, "bench": bench}
 
 
 def pytest_arguments(*, long: bool, core: bool) -> "list[str]":
     """Return what `--long` and `--core` mean to pytest."""
     return (["--long"] if long else []) + (["-m", "not campaign"] if core else [])
+
+
+def bench_arguments(chosen: argparse.Namespace) -> "list[str]":
+    """Return the words that the benchmark itself takes."""
+    size = [f"--{name}" for name in ("quick", "long") if getattr(chosen, name)]
+    return [*size, *(["--json", chosen.json] if chosen.json else []), *chosen.cases]
 
 
 def check_lint() -> None:
@@ -202,13 +222,25 @@ def ensure_environment() -> bool:
     return True
 
 
+def ensure_peers() -> None:
+    """Install what the engine is measured against, unless it is there; making `.venv` anew removes it."""
+    if is_stamped(PEERS_STAMP):
+        return
+    run([ENVIRONMENT_PYTHON, "-m", "pip", "install", "-qq", "--editable", ".[dev,bench]"])
+    Path(PEERS_STAMP).write_text(stamp(), encoding="utf-8")
+
+
 def is_current() -> bool:
     """Return whether `.venv` was made from this pyproject.toml by this Python in this place, and still runs."""
+    return is_stamped(STAMP) and runs(ENVIRONMENT_PYTHON)
+
+
+def is_stamped(path: str) -> bool:
+    """Return whether the last step of an installation was done, for this pyproject.toml, this Python and this place."""
     try:
-        made_from = Path(STAMP).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8") == stamp()
     except OSError:
         return False
-    return made_from == stamp() and runs(ENVIRONMENT_PYTHON)
 
 
 def stamp() -> str:

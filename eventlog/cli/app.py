@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
+from click.shell_completion import shell_complete
 
 from eventlog import __version__
 from eventlog.cli.commands import LazyGroup, Place
@@ -13,8 +15,11 @@ from eventlog.cli.options import Options
 
 __all__ = ["SECTIONS", "eventlog", "run"]
 
+UNEXPECTED: Final = 1
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
+COMPLETE: Final = "_EVENTLOG_COMPLETE"
+"""The environment variable by which a shell asks for completions."""
 
 
 def _place(module: str, name: str, text: str) -> Place:
@@ -69,12 +74,24 @@ def run(argv: Sequence[str]) -> int:
         return BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
+    except OSError as error:
+        return _cannot_say(error)
+
+
+def _cannot_say(error: OSError) -> int:
+    """End when standard output takes neither the result nor the report of the failure: it is full, or closed."""
+    from eventlog.cli.output import silence_standard_output, write_error_text
+
+    silence_standard_output()
+    write_error_text(f"error[unexpected]: cannot write to standard output: {error.strerror or error}")
+    return UNEXPECTED
 
 
 def _run(options: Options) -> int:
     try:
-        status = eventlog.main(list(options.argv), prog_name="eventlog", standalone_mode=False, obj=options)
-        return status if isinstance(status, int) else 0
+        return _invoke(options)
+    except click.exceptions.Exit as end:  # --help and --version end so
+        return end.exit_code
     except (BrokenPipeError, click.Abort):
         raise
     except click.UsageError as error:
@@ -83,6 +100,16 @@ def _run(options: Options) -> int:
         return report_usage(error, options)
     except Exception as error:
         return _failed(error, options)
+
+
+def _invoke(options: Options) -> int:
+    """Parse and run. Not click's own `main`: that answers a broken pipe and an interrupt in its own way."""
+    instruction = os.environ.get(COMPLETE)
+    if instruction:
+        return shell_complete(eventlog, {}, "eventlog", COMPLETE, instruction)
+    with eventlog.make_context("eventlog", list(options.argv), obj=options) as context:
+        status = eventlog.invoke(context)
+        return status if isinstance(status, int) else 0
 
 
 def _failed(error: Exception, options: Options) -> int:

@@ -7,6 +7,7 @@ from typing import Final
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
+from eventlog.cli.app import COMPLETE
 from eventlog.cli.commands import Command
 from eventlog.cli.output import write_text
 
@@ -22,5 +23,5 @@ def completion(context: click.Context, shell: str) -> None:
     """Print the completion script of a shell, as in: source <(eventlog completion bash)."""
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the shells that are offered"
-    script = kind(context.find_root().command, {}, "eventlog", "_EVENTLOG_COMPLETE")
+    script = kind(context.find_root().command, {}, "eventlog", COMPLETE)
     write_text(ShellComplete.source(script))  # bash's own would start a bash to ask for its version

@@ -95,20 +95,25 @@ async def _backup(options: Options, target: str) -> None:
 
 
 async def _migrate(options: Options, dry_run: bool) -> None:
-    is_old = await _is_old(options)
-    if is_old and not dry_run:
-        async with open_log(options):
-            pass  # opening for writing migrates
-    done = "nothing to do" if not is_old else "would be migrated" if dry_run else "migrated"
-    show_card(options, {"path": options.db, "newest_known_format": FORMAT_VERSION, "result": done})
+    found = await _current_format(options)
+    if found is None and not dry_run:
+        async with open_log(options) as opened:  # opening for writing migrates
+            found = opened.log.facts.format_version
+        done = "migrated"
+    else:
+        done = "would be migrated" if found is None else "nothing to do"
+    show_card(
+        options,
+        {"path": options.db, "format_version": found, "newest_known_format": FORMAT_VERSION, "result": done},
+    )
 
 
-async def _is_old(options: Options) -> bool:
-    """Say whether the log has an older format. Raises EventLogError for what is no log, or a newer one."""
+async def _current_format(options: Options) -> int | None:
+    """Return the format of a log that needs no migration, or None. Raises what opening raises."""
     try:
-        async with open_log(options, is_read_only=True):
-            return False
+        async with open_log(options, is_read_only=True) as opened:
+            return opened.log.facts.format_version
     except StoreUnavailable as error:
         if error.code == "migration_required":
-            return True
+            return None
         raise

@@ -71,7 +71,7 @@ def _new_folder(folder: str | None) -> Path:
         raise click.UsageError(f"--dir: cannot use {folder!r}: {error}.") from error
     if not is_empty:
         raise click.UsageError(f"--dir: {folder!r} is not empty.")
-    return path
+    return path.resolve()
 
 
 def _play(stage: _Stage) -> None:
@@ -171,11 +171,12 @@ class _Stage:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of the children: they import the engine that this process has, installed or not."""
-    source = str(Path(eventlog.__file__).resolve().parent.parent)
+    """Return the environment of the children: no option, and the source tree where the engine is not installed."""
+    source = Path(eventlog.__file__).resolve().parent.parent
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EVENTLOG_")}
-    path = os.pathsep.join(filter(None, (source, kept.get("PYTHONPATH"))))
-    return {**kept, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
+    if (source / "pyproject.toml").exists():
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(source), kept.get("PYTHONPATH"))))
+    return kept
 
 
 def _status(status: str) -> Callable[[Any], bool]:

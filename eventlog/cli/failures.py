@@ -1,7 +1,7 @@
 """What goes wrong, said to people and to programs, and the exit status it ends with.
 
-    0 done · 1 unexpected · 2 usage or refusal · 3 damage found · 4 cannot verify · 5 try again
-    130 interrupted · 141 broken pipe
+0 done · 1 unexpected · 2 usage or refusal · 3 damage found · 4 cannot verify · 5 try again
+130 interrupted · 141 broken pipe
 """
 
 from __future__ import annotations

@@ -109,10 +109,9 @@ def _option(*names: str, **settings: Any) -> click.Option:
 
 def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
     assert option.name is not None, "an option has a name"
-    if context.get_parameter_source(option.name) is not ParameterSource.COMMANDLINE:
-        return
     given = context.find_object(Options)
-    assert given is not None, "the root context holds the options"
+    if given is None or context.get_parameter_source(option.name) is not ParameterSource.COMMANDLINE:
+        return  # nothing was given, or a shell asks for completions
     if option.name == "json":
         given.given["format"] = "json"
     elif option.name == "verbose":

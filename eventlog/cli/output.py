@@ -7,6 +7,7 @@ log pass `visible` first, and rich never interprets them.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -48,7 +49,7 @@ Progress = Callable[[int, int], None]
 def write_bytes(data: bytes) -> None:
     """Write bytes to standard output and flush them, so that a broken pipe is noticed here."""
     if sys.stdout is None:
-        raise OSError("standard output is closed")
+        raise OSError(errno.EBADF, "it is closed")
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
@@ -190,7 +191,7 @@ def _show_table(options: Options, rows: Sequence[Row], columns: Mapping[str, str
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in columns.values():
         table.add_column(Text(heading), overflow="fold")  # never an ellipsis: ids and hashes are whole
     for row in rows:

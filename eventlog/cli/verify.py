@@ -51,7 +51,7 @@ async def _verify(options: Options, run_id: str | None) -> Verdicts:
                 return await verify_log(
                     opened.log,
                     run=run_id,
-                    files=opened.log.check_file,
+                    files=opened.log.check_file if run_id is None else None,
                     views=lambda: _check_views(opened, run_id),
                     progress=bar,
                 )

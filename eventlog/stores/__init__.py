@@ -36,12 +36,13 @@ def open(
 ) -> SqliteLog | MemoryLog:
     """Return the log at `path`, to be used as `async with eventlog.open(path) as log`.
 
-    `path` is an SQLite file, created if it is missing, or "memory:" for a log that ends with its object. `actor` names who
-    appends, `os:<uid>` by default; never a person's name or address, for it stays in the log. `durability="normal"` lets a
-    power cut take the last commits; `full` never does. `busy_timeout_s` is how long a call waits for other processes, and
-    `settle_timeout_s` how long a failed commit may take to be settled before it is reported as unknown.
+    `path` is an SQLite file, created if it is missing, or "memory:" for a log that ends with its object. `actor` names
+    who appends, `os:<uid>` by default; never a person's name or address, for it stays in the log. `durability="normal"`
+    lets a power cut take the last commits; `full` never does. `busy_timeout_s` is how long a call waits for other
+    processes, and `settle_timeout_s` how long a failed commit may take to be settled before it is reported as unknown.
 
-    Raises InvalidInput; opening raises StoreUnavailable (`store_cannot_open`, `store_not_eventlog`, `schema_too_new`, …).
+    Raises InvalidInput; opening raises StoreUnavailable (`store_cannot_open`, `store_not_eventlog`, `schema_too_new`,
+    …).
     """
     name = os.fspath(path)
     if not name or "\0" in name:

@@ -27,7 +27,16 @@ from eventlog.log import (
 from eventlog.plain import Limits
 from eventlog.stores.clock import Clock, SystemClock
 from eventlog.stores.entropy import random_bytes
-from eventlog.stores.requests import EncodedEvent, Part, Request, check_limit, check_position, check_stream, check_types, make_request
+from eventlog.stores.requests import (
+    EncodedEvent,
+    Part,
+    Request,
+    check_limit,
+    check_position,
+    check_stream,
+    check_types,
+    make_request,
+)
 
 __all__ = ["MemoryLog"]
 
@@ -313,7 +322,9 @@ class MemoryLog:
 
     def _check_usable(self) -> None:
         if self._state != "open":
-            raise StoreUnavailable("engine_closed", "the log is closed" if self._state == "closed" else "the log is not open yet")
+            raise StoreUnavailable(
+                "engine_closed", "the log is closed" if self._state == "closed" else "the log is not open yet"
+            )
         if os.getpid() != self._pid:
             raise Misuse("fork_detected", f"the log was opened in process {self._pid}, this is its child {os.getpid()}")
         if asyncio.get_running_loop() is not self._loop:
@@ -354,5 +365,5 @@ def _is_same(new: EncodedEvent, stream: str, event: RecordedEvent) -> bool:
 
 
 def _id_conflict(event_id: bytes, event: RecordedEvent | None) -> Misuse:
-    where = "is not stored, though others of the call are" if event is None else f"is the event at position {event.position}"
+    where = "is not stored, though others of the call are" if event is None else f"is at position {event.position}"
     return Misuse("event_id_conflict", f"the event id {event_id.hex()} {where}", event_id=event_id.hex())

@@ -1,7 +1,7 @@
 """What a caller asks for, checked and encoded, before a store sees it.
 
-Everything that can be refused without looking at the log is refused here: bad ids, data that has no exact form, too much of
-it, reserved streams. A store works on `Request`s only.
+Everything that can be refused without looking at the log is refused here: bad ids, data that has no exact form, too
+much of it, reserved streams. A store works on `Request`s only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from eventlog.ids import new_event_id
 from eventlog.log import Append, Expect, NewEvent
 from eventlog.plain import Limits, check_id
 
-__all__ = ["EncodedEvent", "Part", "Request", "check_actor", "check_limit", "check_position", "check_stream", "check_types", "make_request"]
+__all__ = [
+    "EncodedEvent",
+    "Part",
+    "Request",
+    "check_actor",
+    "check_limit",
+    "check_position",
+    "check_stream",
+    "check_types",
+    "make_request",
+]
 
 MAX_ACTOR_BYTES: Final = 256
 MAX_CORRELATION_BYTES: Final = 128
@@ -74,9 +84,7 @@ def make_request(
     size = sum(len(_events_of(append)) for append in appends)
     if size > limits.events_per_call:
         raise InvalidInput("batch_too_large", f"{size} events in one call, {limits.events_per_call} are allowed")
-    parts = [
-        _part(append, registry, limits, correlation_id, causation_id, is_reserved_allowed) for append in appends
-    ]
+    parts = [_part(append, registry, limits, correlation_id, causation_id, is_reserved_allowed) for append in appends]
     checks = [(check_stream(stream, limits), _expect(expect)) for stream, expect in checks]
     request = Request(parts, checks, check_actor(actor), size)
     if len(parts) > 1 and len({part.stream for part in parts}) != len(parts):
@@ -99,7 +107,9 @@ def check_actor(actor: str) -> str:
 def check_position(value: int, what: str) -> int:
     """Return `value` if it is a cursor: an int from 0. Raises InvalidInput(`invalid_argument`)."""
     if type(value) is not int or not 0 <= value <= MAX_POSITION:
-        raise InvalidInput("invalid_argument", f"`{what}` is an int from 0 to 2**63 - 1, not this {type(value).__name__}")
+        raise InvalidInput(
+            "invalid_argument", f"`{what}` is an int from 0 to 2**63 - 1, not this {type(value).__name__}"
+        )
     return value
 
 
@@ -109,7 +119,7 @@ def check_limit(value: int | None) -> int | None:
 
 
 def check_types(types: Iterable[str] | None) -> frozenset[str] | None:
-    """Return `types` as a set; a single text would be taken for its letters. Raises InvalidInput(`invalid_argument`)."""
+    """Return `types` as a set; one text would be taken for its letters. Raises InvalidInput(`invalid_argument`)."""
     if isinstance(types, str):
         raise InvalidInput("invalid_argument", f"`types` is a list of event types, not the text {types!r:.40}")
     return None if types is None else frozenset(types)
@@ -168,7 +178,9 @@ def _encoded(
         data = event
         event_id = new_event_id()
     else:
-        raise InvalidInput("unsupported_type", f"an event is a registered Struct or a NewEvent, not {type(event).__name__}")
+        raise InvalidInput(
+            "unsupported_type", f"an event is a registered Struct or a NewEvent, not {type(event).__name__}"
+        )
     if correlation_id is not None:
         check_id(correlation_id, "correlation id", max_bytes=MAX_CORRELATION_BYTES)
     if causation_id is not None:

@@ -1,7 +1,7 @@
 """Structured log lines, over the standard library's logger `eventlog`.
 
-Silent until the application asks: the logger has only a NullHandler, and nothing is configured globally. Lines carry names
-and numbers (run_id, stream, version, position), never a body.
+Silent until the application asks: the logger has only a NullHandler, and nothing is configured globally. Lines carry
+names and numbers (run_id, stream, version, position), never a body.
 """
 
 from __future__ import annotations

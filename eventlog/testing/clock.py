@@ -31,5 +31,5 @@ class FakeClock:
         self._monotonic_s += seconds
 
     def set(self, now_us: int) -> None:
-        """Move the wall clock, forwards or back, as an administrator or NTP does; the monotonic clock does not notice."""
+        """Move the wall clock, forwards or back, as NTP does; the monotonic clock does not notice."""
         self._now_us = now_us

@@ -13,7 +13,7 @@ import msgspec
 
 import eventlog
 
-__all__ = ["BODIES", "DICTS", "MEAN_BYTES", "STEPS", "StepRecorded", "taken"]
+__all__ = ["BODIES", "COUNT", "DICTS", "MEAN_BYTES", "STEPS", "StepRecorded", "taken"]
 
 MEAN_BYTES: Final = 461
 T = TypeVar("T")
@@ -21,7 +21,9 @@ T = TypeVar("T")
 COUNT: Final = 401
 """How many different ones there are: one of each size from 261 to 661 bytes, in a fixed disorder."""
 
-_TEXT: Final = "the agent looked up the invoice, compared it with the order and found that the amounts differ by a cent; "
+_TEXT: Final = (
+    "the agent looked up the invoice, compared it with the order and found that the amounts differ by a cent; "
+)
 
 
 @eventlog.event("bench_step_recorded")
@@ -55,6 +57,6 @@ BODIES: Final = [msgspec.json.encode(step) for step in STEPS]
 DICTS: Final[list[dict[str, Any]]] = [msgspec.to_builtins(step) for step in STEPS]
 
 
-def taken(source: list[T], count: int) -> Iterator[T]:
-    """Give the first `count` of an endless repetition."""
-    return islice(cycle(source), count)
+def taken(source: list[T], count: int, *, first: int = 0) -> Iterator[T]:
+    """Give `count` of an endless repetition, from the one with the number `first` on."""
+    return islice(cycle(source), first, first + count)

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["OpenStore", "Reader", "Settings", "Store", "at_once", "timed"]
+__all__ = ["OpenStore", "Reader", "Settings", "Store", "at_once", "timed", "timed_on_processor"]
 
 Settings = dict[str, str]
 """What was read back from the connection that writes: `journal_mode`, `synchronous` and what else matters."""
@@ -23,7 +23,7 @@ class Store(Protocol):
         """Return the durability settings as the writing connection has them now."""
 
     async def append(self, *, tasks: int, each: int) -> float:
-        """Let `tasks` concurrent tasks write `each` events, one durable call an event, each task to a stream of its own."""
+        """Let `tasks` concurrent tasks write `each` events, a durable call an event, each to a stream of its own."""
 
 
 class Reader(Store, Protocol):
@@ -55,6 +55,14 @@ async def timed(work: Callable[[], Awaitable[object]]) -> float:
     began = time.perf_counter()
     await work()
     return time.perf_counter() - began
+
+
+async def timed_on_processor(work: Callable[[], Awaitable[object]]) -> float:
+    """Run `work()` and return the seconds that all threads of this process have used: what one core needs for it."""
+    gc.collect()
+    began = time.process_time()
+    await work()
+    return time.process_time() - began
 
 
 async def _awaited(work: Callable[[int], Awaitable[None]], number: int) -> None:

@@ -20,18 +20,18 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
-import fcntl
 import hashlib
 import os
 import stat
-import struct
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
 
 from eventlog.errors import ActionFailed
+from eventlog.runtime.actions.definite import before_looking, failed, libc, nothing_done, raise_errno
+from eventlog.runtime.actions.directories import flush, open_parent
 from eventlog.runtime.effects import Call, Conflicted, Executed, Promise, Recovered, Report
 from eventlog.runtime.failpoints import EFFECT_INSIDE
 
@@ -143,8 +143,8 @@ class _Effect:
 def _perform(call: Call, root: bytes | None) -> Report:
     folder, name = os.path.split(call.output.encode())
     content = call.args["content"].encode()
-    with _before_looking(call):
-        directory = _open_parent(call, folder, root)
+    with before_looking(call):
+        directory = open_parent(call, folder, root)
     try:
         sha256 = hashlib.sha256(content).hexdigest()
         effect = _Effect(call=call, directory=directory, name=name, content=content, sha256=sha256)
@@ -157,11 +157,11 @@ def _perform(call: Call, root: bytes | None) -> Report:
 def _create(effect: _Effect) -> Report:
     call = effect.call
     try:
-        with _nothing_done(call):
+        with nothing_done(call):
             _write_temp(effect)
         call.reach(EFFECT_INSIDE)
         if _publish(effect):
-            _flush(effect.directory)
+            flush(effect.directory)
             _remove_temp(effect, call.attempt)
             _sweep(effect)
             return Executed(result={"path": call.output, **effect.facts()})
@@ -183,7 +183,7 @@ def _write_temp(effect: _Effect) -> None:
         rest = memoryview(effect.content)
         while rest:
             rest = rest[os.write(fd, rest) :]
-        _flush(fd)
+        flush(fd)
     finally:
         os.close(fd)
 
@@ -246,7 +246,7 @@ def _publish(effect: _Effect) -> bool:
         return False
     except OSError as error:
         if error.errno in _REFUSALS:
-            raise _failed(effect.call, error) from error
+            raise failed(effect.call, error) from error
         raise
 
 
@@ -277,12 +277,12 @@ def _rename(effect: _Effect) -> bool:
 def _rename_exclusively(directory: int, old: bytes, new: bytes) -> None:
     """Rename within a directory, or raise FileExistsError. ENOSYS where the C library has no such call."""
     symbol, exclusively = ("renameatx_np", 4) if sys.platform == "darwin" else ("renameat2", 1)
-    rename = getattr(_libc(), symbol, None)
+    rename = getattr(libc(), symbol, None)
     if rename is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
     if rename(directory, old, directory, new, exclusively) != 0:
-        _raise_errno()
+        raise_errno()
 
 
 # ── the target that is there already ──────────────────────────────────────────────────────────────────────────────────
@@ -310,18 +310,18 @@ class _Seen(NamedTuple):
 
 def _report_existing(effect: _Effect) -> Report | None:
     """Report what the target holds, durably; return None if nothing is there. How many links it has does not matter."""
-    with _before_looking(effect.call):
+    with before_looking(effect.call):
         fd = _open_target(effect)
     if fd is None:
         return None
     try:
-        with _before_looking(effect.call):
+        with before_looking(effect.call):
             seen = _read(fd)
         if (seen.size_bytes, seen.sha256) != (len(effect.content), effect.sha256):
             return _conflict(effect, seen)
         # Whoever wrote it may not have flushed it, or may have crashed before: only now is it known to be durable.
-        _flush(fd)
-        _flush(effect.directory)
+        flush(fd)
+        flush(effect.directory)
         _sweep(effect)
         return Recovered(evidence=effect.facts())
     finally:
@@ -388,185 +388,3 @@ def _shown(content: bytes) -> str | None:
         return content.decode()
     except UnicodeDecodeError:
         return None
-
-
-# ── what an error says ────────────────────────────────────────────────────────────────────────────────────────────────
-
-_PROOFS_OF_ABSENCE: Final = frozenset({errno.ENAMETOOLONG, errno.ENOTDIR})
-"""Answers to a look-up which say that the path leads to no file. ENOENT is none: a root may just not be mounted."""
-
-
-@contextmanager
-def _nothing_done(call: Call) -> Iterator[None]:
-    """Turn an OSError into `ActionFailed`: the target was seen to be absent and has not been linked."""
-    try:
-        yield
-    except OSError as error:
-        raise _failed(call, error) from error
-
-
-@contextmanager
-def _before_looking(call: Call) -> Iterator[None]:
-    """Like `_nothing_done`, but a later attempt that cannot see the target cannot say what an earlier one did."""
-    try:
-        yield
-    except OSError as error:
-        if call.attempt > 1 and error.errno not in _PROOFS_OF_ABSENCE:
-            raise
-        raise _failed(call, error) from error
-
-
-def _failed(call: Call, error: OSError) -> ActionFailed:
-    name = errno.errorcode.get(error.errno or 0, "unknown")
-    message = f"{call.output!r} was not written: {error.strerror} ({name})"
-    return ActionFailed("action_failed", message, path=call.output, errno=name, strerror=error.strerror)
-
-
-# ── the parent directory ──────────────────────────────────────────────────────────────────────────────────────────────
-
-# O_PATH asks for no permission to read: ancestors often allow only passing. Where it is missing they must be readable.
-_PASS: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-_READ: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
-# Of an ancestor that we may not read, or whose file system cannot flush or change directories.
-_NOT_FLUSHABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS})
-
-_OpenDirectory = Callable[[bytes], int]
-
-
-def _open_parent(call: Call, folder: bytes, root: bytes | None) -> int:
-    """Open the target's directory, creating what is missing; all names on the way are durable when this returns."""
-    if len(folder) >= os.pathconf("/", "PC_PATH_MAX"):  # Before a long chain of directories is created for nothing.
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-    names = [name for name in folder.split(b"/") if name not in (b"", b".")]
-    if root is None:
-        start = b"/" if folder.startswith(b"/") else b"."
-        return _descend(call, [start, *names], lambda path: os.open(path, _PASS))
-    root_fd = os.open(root, _PASS)
-    try:
-        return _descend(call, [b".", *names], lambda path: _open_beneath(call, root_fd, path))
-    finally:
-        os.close(root_fd)
-
-
-def _descend(call: Call, names: list[bytes], open_directory: _OpenDirectory) -> int:
-    here = open_directory(names[0])
-    try:
-        for depth in range(1, len(names)):
-            below = _open_or_make(call, here, os.path.join(*names[: depth + 1]), open_directory)
-            os.close(here)
-            here = below
-        return os.open(b".", _READ, dir_fd=here)
-    finally:
-        os.close(here)
-
-
-def _open_or_make(call: Call, above: int, path: bytes, open_directory: _OpenDirectory) -> int:
-    """Open `path`, a directory in `above`, making it if need be.
-
-    `above` is flushed in both cases: what is there may have been made a moment ago, by an attempt that crashed or by a
-    process that has yet to flush it. If it was not made here, it may be one that we are not allowed to flush.
-    """
-    try:
-        below = open_directory(path)
-    except FileNotFoundError:
-        with _nothing_done(call), suppress(FileExistsError):  # No directory, so no target either.
-            os.mkdir(os.path.basename(path), dir_fd=above)
-        _flush_by_name(above)
-        return open_directory(path)
-    try:
-        _flush_by_name(above)
-    except OSError as error:
-        if error.errno not in _NOT_FLUSHABLE:
-            os.close(below)
-            raise
-    return below
-
-
-def _flush_by_name(directory: int) -> None:
-    """Flush a directory that is open to be passed only."""
-    fd = os.open(b".", _READ, dir_fd=directory)
-    try:
-        _flush(fd)
-    finally:
-        os.close(fd)
-
-
-def _flush(fd: int) -> None:
-    """Make a file's content, or a directory's names, durable. A failure is final: the system forgets what it lost."""
-    if sys.platform == "darwin":
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # There fsync leaves the data in the disk's cache.
-    else:
-        os.fsync(fd)
-
-
-# ── confinement ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_OPENAT2: Final = 437
-_RESOLVE_NO_SYMLINKS: Final = 0x04
-_RESOLVE_BENEATH: Final = 0x08
-# Older kernels; sandboxes that do not know the call; a signal, after which the walk's calls try again by themselves.
-_ASK_OTHERWISE: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EINTR})
-_HAS_OPENAT2: Final = sys.platform == "linux" and os.uname().machine in ("x86_64", "aarch64")
-
-
-def _open_beneath(call: Call, root: int, path: bytes) -> int:
-    """Open a directory below `root` without following any link, or refuse the target."""
-    try:
-        return _open_confined(root, path)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EXDEV):
-            message = f"the target {call.output!r} is not allowed: a symbolic link is on its way below the root"
-            raise ActionFailed("path_not_allowed", message, path=call.output) from error
-        raise
-
-
-def _open_confined(root: int, path: bytes) -> int:
-    try:
-        return _openat2(root, path)
-    except OSError as error:
-        if error.errno not in _ASK_OTHERWISE:
-            raise
-    return _walk(root, path)
-
-
-def _openat2(root: int, path: bytes) -> int:
-    """Open a directory with `openat2(2)`; `struct open_how` is flags, mode and resolve, 64 bits each."""
-    if not _HAS_OPENAT2:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    how = struct.pack("QQQ", _PASS, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS)
-    arguments = (ctypes.c_long(root), ctypes.c_char_p(path), ctypes.c_char_p(how), ctypes.c_size_t(len(how)))
-    fd: int = _libc().syscall(ctypes.c_long(_OPENAT2), *arguments)
-    if fd < 0:
-        _raise_errno()
-    return fd
-
-
-def _walk(root: int, path: bytes) -> int:
-    here = os.dup(root)
-    try:
-        for name in path.split(b"/"):
-            below = _open_unlinked(here, name)
-            os.close(here)
-            here = below
-        return os.dup(here)
-    finally:
-        os.close(here)
-
-
-def _open_unlinked(above: int, name: bytes) -> int:
-    try:
-        return os.open(name, _PASS | os.O_NOFOLLOW, dir_fd=above)
-    except NotADirectoryError:  # With O_DIRECTORY the system says this of a link, too.
-        if stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
-        raise
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _raise_errno() -> NoReturn:
-    number = ctypes.get_errno()
-    raise OSError(number, os.strerror(number))

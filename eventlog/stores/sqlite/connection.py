@@ -1,9 +1,9 @@
 """Connections to the database: how one is opened, and how a whole transaction runs on its thread.
 
-aiosqlite gives each connection a thread with a queue. Three things of it are used in a way its public surface does not offer
-(a guard test pins them): its thread is made a daemon before it starts, so that an unclosed log never keeps a process alive;
-work is put into its queue as one function, so that a hop is a whole transaction and no cancellation can leave half of one;
-and a result for a loop that is closed is dropped instead of killing the thread.
+aiosqlite gives each connection a thread with a queue. Three things of it are used in a way its public surface does
+not offer (a guard test pins them): its thread is made a daemon before it starts, so that an unclosed log never keeps
+a process alive; work is put into its queue as one function, so that a hop is a whole transaction and no cancellation
+can leave half of one; and a result for a loop that is closed is dropped instead of killing the thread.
 """
 
 from __future__ import annotations

@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Final
 
 import msgspec
 
 from eventlog.errors import LogCorrupt, StoreUnavailable
+from eventlog.log import Problem
 from eventlog.stores.entropy import random_bytes
 from eventlog.stores.sqlite.connection import Settings, connect
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.schema import APPLICATION_ID, CREATE, FORMAT_VERSION, MIGRATIONS, Migration
 
-__all__ = ["Facts", "migrate", "open_for_reading", "open_for_writing", "read_facts"]
+__all__ = ["Facts", "check_schema", "migrate", "open_for_reading", "open_for_writing", "read_facts"]
 
 _SMALLEST_PAGE: Final = 512
+_OBJECTS: Final = """
+SELECT type || ' ' || name, CAST(sql AS BLOB), tbl_name FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"""
 _IS_EMPTY: Final = "SELECT count(*) = 0 FROM sqlite_schema"
 
 
@@ -87,6 +91,20 @@ def read_facts(connection: sqlite3.Connection) -> Facts:
     return Facts(store_id=row[0], log_ids=log_ids, format_version=_user_version(connection))
 
 
+def check_schema(connection: sqlite3.Connection) -> list[Problem]:
+    """Return how the tables and triggers differ from those that this program creates, other programs' tables apart."""
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(CREATE)
+        expected = {what: sql for what, sql, _ in fresh.execute(_OBJECTS)}
+        tables = {table for _, _, table in fresh.execute(_OBJECTS)}
+    objects = connection.execute(_OBJECTS).fetchall()
+    found = {what: sql for what, sql, _ in objects}
+    missing = [f"the {what} is missing" for what in expected if what not in found]
+    changed = [f"the {what} is not as created" for what, sql in expected.items() if found.get(what, sql) != sql]
+    foreign = [f"there is a foreign {what}" for what, _, table in objects if table in tables and what not in expected]
+    return [Problem(reason="schema_changed", message=message) for message in (*missing, *changed, *foreign)]
+
+
 def _look_before_writing(settings: Settings, may_create: bool) -> None:
     """Refuse a foreign or newer database through a connection that cannot write, so that it stays byte for byte."""
     if not os.path.exists(settings.path):
@@ -104,7 +122,27 @@ def _look_before_writing(settings: Settings, may_create: bool) -> None:
     try:
         _format_of(looking)
     except DRIVER_ERRORS as error:
-        raise translate(error, f"cannot read {settings.path!r}") from error
+        if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_READONLY_ROLLBACK:
+            raise translate(error, f"cannot read {settings.path!r}") from error
+        _look_past_the_journal(settings)
+    finally:
+        looking.close()
+
+
+def _look_past_the_journal(settings: Settings) -> None:
+    """Look at a database in the middle of a transaction, whose program died: only opening it for writing can roll it back.
+
+    A log is in that state if it died while it was created. The file is read as it is, and refused if it says whose it
+    is.
+    """
+    as_it_is = Settings(
+        settings.path, durability=settings.durability, busy_timeout_s=settings.busy_timeout_s, is_immutable=True
+    )
+    looking = connect(as_it_is, "ro")
+    try:
+        _format_of(looking)
+    except (*DRIVER_ERRORS, LogCorrupt):
+        pass  # half written, as the journal says; what it was before will show behind the rollback
     finally:
         looking.close()
 

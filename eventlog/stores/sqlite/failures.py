@@ -8,8 +8,9 @@
 | COMMIT: SQLITE_IOERR_WRITE              | `store_io_error`, definite     | poisoned           |
 | COMMIT: anything else, as IOERR_FSYNC   | nobody is told "failed"        | poisoned           |
 
-The last row is the dangerous one: after a failed fsync the frames may be on the disk all the same, and a retry of the fsync
-proves nothing. So the connection is closed, a barrier is committed through a new one, and only then a read tells.
+The last row is the dangerous one: after a failed fsync the frames may be on the disk all the same, and a retry of the
+fsync proves nothing. So the connection is closed, a barrier is committed through a new one, and only then a read
+tells.
 """
 
 from __future__ import annotations

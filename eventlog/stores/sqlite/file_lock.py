@@ -1,8 +1,9 @@
 """The lock beside the database that every write transaction and every WAL checkpoint of every process holds.
 
-It shares the writing evenly between processes (SQLite's own busy handler starves), and it keeps a commit from overlapping a
-WAL checkpoint, which is what corrupted databases under SQLite 3.7.0 to 3.51.2. It is `flock`, not a POSIX record lock: those
-vanish when any descriptor of the file is closed. The kernel frees it when its holder dies. The file is never deleted.
+It shares the writing evenly between processes (SQLite's own busy handler starves), and it keeps a commit from
+overlapping a WAL checkpoint, which is what corrupted databases under SQLite 3.7.0 to 3.51.2. It is `flock`, not a
+POSIX record lock: those vanish when any descriptor of the file is closed. The kernel frees it when its holder dies.
+The file is never deleted.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class FileLock:
     """An exclusive lock on `path`, blocking. Taken before any SQLite lock, never inside.
 
     The threads of this process exclude one another too: `flock` alone would let a second thread in, for both use one
-    descriptor, and the first to leave would free the lock of the other. The descriptor stays open until its owner has closed
-    it and every thread that shares it has let go.
+    descriptor, and the first to leave would free the lock of the other. The descriptor stays open until its owner has
+    closed it and every thread that shares it has let go.
     """
 
     def __init__(self, path: str) -> None:
@@ -33,7 +34,9 @@ class FileLock:
         try:
             self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreUnavailable("store_cannot_open", f"cannot open the lock file {path!r}: {error.strerror}") from error
+            raise StoreUnavailable(
+                "store_cannot_open", f"cannot open the lock file {path!r}: {error.strerror}"
+            ) from error
         self._threads: Final = threading.Lock()
         self._counting: Final = threading.Lock()
         self._shares = 1
@@ -43,7 +46,8 @@ class FileLock:
     def acquire(self, *, even_if_closed: bool = False) -> None:
         """Wait for the lock, without limit: the caller's deadline is kept by whoever waits for this thread.
 
-        Raises StoreUnavailable(`engine_closed`) if the owner has closed it, also meanwhile: nobody wants the work any more.
+        Raises StoreUnavailable(`engine_closed`) if the owner has closed it, also meanwhile: nobody wants the work any
+        more.
         """
         if self._fd is None:  # before the mutex: in a forked child it may be locked for ever
             raise StoreUnavailable("engine_closed", "the lock file is closed")

@@ -1,9 +1,9 @@
 """Whether the files are still the ones that were opened.
 
-If another program opens and closes the database in the wrong way, or somebody renames or deletes a file, SQLite goes on
-writing to files that nobody else sees, and reports success. Comparing two inodes after each commit costs microseconds and
-turns that silent loss into `store_identity_changed`. Only `stat` is used: opening the database file by any means other than
-SQLite would drop SQLite's own locks.
+If another program opens and closes the database in the wrong way, or somebody renames or deletes a file, SQLite goes
+on writing to files that nobody else sees, and reports success. Comparing two inodes after each commit costs
+microseconds and turns that silent loss into `store_identity_changed`. Only `stat` is used: opening the database file
+by any means other than SQLite would drop SQLite's own locks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["Identity", "canonical_path"]
 def canonical_path(path: str) -> str:
     """Return the real path of a database, symbolic links resolved.
 
-    Raises StoreUnavailable(`store_cannot_open`) for a file with several hard links: each name would get a write-ahead log
-    of its own.
+    Raises StoreUnavailable(`store_cannot_open`) for a file with several hard links: each name would get a write-ahead
+    log of its own.
     """
     real = os.path.realpath(path)
     try:
@@ -32,7 +32,9 @@ def canonical_path(path: str) -> str:
     if os.path.isdir(real):
         raise StoreUnavailable("store_cannot_open", f"{path!r} is a directory")
     if status.st_nlink > 1:
-        raise StoreUnavailable("store_cannot_open", f"{path!r} has {status.st_nlink} hard links; a log needs exactly one")
+        raise StoreUnavailable(
+            "store_cannot_open", f"{path!r} has {status.st_nlink} hard links; a log needs exactly one"
+        )
     return real
 
 

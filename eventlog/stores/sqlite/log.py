@@ -31,7 +31,8 @@ from eventlog.stores.clock import Clock, SystemClock
 from eventlog.stores.entropy import jittered
 from eventlog.stores.requests import Request, check_limit, check_position, check_stream, check_types, make_request
 from eventlog.stores.sqlite.connection import Durability, Settings, Worker, sqlite_has_wal_reset_fix
-from eventlog.stores.sqlite.database import Facts, open_for_reading, open_for_writing, read_facts
+from eventlog.stores.sqlite.database import Facts, check_schema, open_for_reading, open_for_writing, read_facts
+from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.identity import Identity, canonical_path
 from eventlog.stores.sqlite.reader import ReadConnections
@@ -47,8 +48,8 @@ __all__ = ["SqliteLog"]
 T = TypeVar("T")
 
 PAGE: Final = 500
-_CLOSE_TIMEOUT_S: Final = 1.5
-_DRAIN_TIMEOUT_S: Final = 1.0
+_CLOSE_TIMEOUT_S: Final = 1.2
+_DRAIN_TIMEOUT_S: Final = 0.8
 _FIRST_POLL_S: Final = 0.005
 _LAST_POLL_S: Final = 0.25
 
@@ -475,7 +476,7 @@ class SqliteLog:
             return result
 
     async def check_file(self) -> list[Problem]:
-        """Let SQLite check its own pages and indexes, and return what it finds: damage that no hash of an event covers."""
+        """Return damage that no hash of an event covers: of pages and indexes, and of the triggers that guard the tables."""
         self._check_usable()
         return await self._reads.run(_check_file)
 
@@ -491,7 +492,9 @@ class SqliteLog:
 
     def _check_usable(self) -> None:
         if self._state != "open":
-            raise StoreUnavailable("engine_closed", "the log is closed" if self._state == "closed" else "the log is not open yet")
+            raise StoreUnavailable(
+                "engine_closed", "the log is closed" if self._state == "closed" else "the log is not open yet"
+            )
         if os.getpid() != self._pid:
             raise Misuse("fork_detected", f"the log was opened in process {self._pid}, this is its child {os.getpid()}")
         if asyncio.get_running_loop() is not self._loop:
@@ -528,16 +531,20 @@ async def _wait_for(committed: asyncio.Future[None], pause_s: float) -> None:
 def _check_file(connection: sqlite3.Connection) -> list[Problem]:
     try:
         found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(100)")]
-    except (sqlite3.DatabaseError, UnicodeError) as error:
-        found = [f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"]
-    return [Problem(reason="store_corrupt", message=message) for message in found if message != "ok"]
+        return [Problem(reason="store_corrupt", message=text) for text in found if text != "ok"] + check_schema(
+            connection
+        )
+    except DRIVER_ERRORS as error:
+        return [Problem(reason="store_corrupt", message=str(translate(error, "cannot check the file")))]
 
 
 def _backup(connection: sqlite3.Connection, target: str) -> int:
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise StoreUnavailable("store_cannot_open", f"cannot create {target!r}: {error.strerror}", path=target) from error
+        raise StoreUnavailable(
+            "store_cannot_open", f"cannot create {target!r}: {error.strerror}", path=target
+        ) from error
     try:
         position = _copy(connection, target)
         _fsync(target)

@@ -1,7 +1,7 @@
 """Rows to events: verified against their leaves and decoded, page by page.
 
-What a page returns is verified: every event's entry is encoded again from the row and its leaf compared, versions follow one
-another in a stream, positions in the log. A row that contradicts itself is LogCorrupt, never an event.
+What a page returns is verified: every event's entry is encoded again from the row and its leaf compared, versions
+follow one another in a stream, positions in the log. A row that contradicts itself is LogCorrupt, never an event.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ class Rows:
             _check_numbers(row)
             previous = row[14] if row[2] > 1 else NO_HASH
             if previous is None:
-                raise LogCorrupt("version_gap", f"the event before position {position} in its stream is missing", position=position)
+                raise LogCorrupt(
+                    "version_gap", f"the event before position {position} in its stream is missing", position=position
+                )
             event = self._event(connection, row, previous, types)
             if event is not None:
                 events.append(event)
@@ -95,7 +97,9 @@ class Rows:
         last_us = before[0] if before and type(before[0]) is int else 0
         for row in rows:
             if row[0] != after + 1:
-                problems.append(_problem("position_gap", f"positions {after + 1} to {row[0] - 1} are missing", row, after + 1))
+                problems.append(
+                    _problem("position_gap", f"positions {after + 1} to {row[0] - 1} are missing", row, after + 1)
+                )
             after = row[0]
             try:
                 _check_numbers(row)
@@ -113,10 +117,14 @@ class Rows:
                 self._event(connection, row, previous, None)
             except (LogCorrupt, InvalidInput) as error:
                 reason = error.reason if isinstance(error, LogCorrupt) else error.code
-                problems.append(Problem(reason=reason, message=str(error), position=after, stream=self._streams.get(row[1])))
+                problems.append(
+                    Problem(reason=reason, message=str(error), position=after, stream=self._streams.get(row[1]))
+                )
         return CheckedPage(position=after, events=len(rows), problems=problems)
 
-    def _leaf_before(self, connection: sqlite3.Connection, stream_id: int, stream: str, after: int, version: int) -> bytes:
+    def _leaf_before(
+        self, connection: sqlite3.Connection, stream_id: int, stream: str, after: int, version: int
+    ) -> bytes:
         if version == 0:
             raise LogCorrupt("stream_empty", f"stream {stream!r} has lost all of its events", stream=stream)
         if after == 0 or after > version:
@@ -140,7 +148,9 @@ class Rows:
             event = self._event(connection, row, previous, None)
             assert event is not None, "without a filter every row is an event"
             if event.stream != stream:
-                raise LogCorrupt("name_changed", f"stream {stream!r} has another name now", position=row[0], stream=stream)
+                raise LogCorrupt(
+                    "name_changed", f"stream {stream!r} has another name now", position=row[0], stream=stream
+                )
             previous = event.leaf
             events.append(event)
         return events
@@ -155,11 +165,17 @@ class Rows:
         stream = self._streams.get(stream_id) or self._name(connection, "streams", "stream_id", stream_id, position)
         actor = self._actors.get(actor_id) or self._name(connection, "actors", "actor_id", actor_id, position)
         if body is None or salt is None:
-            raise LogCorrupt("body_missing", f"the body of position {position} is gone", position=position, stream=stream)
+            raise LogCorrupt(
+                "body_missing", f"the body of position {position} is gone", position=position, stream=stream
+            )
         if body_kind != BODY_PLAIN:
-            raise LogCorrupt("body_kind", f"position {position} has the body kind {body_kind}", position=position, stream=stream)
+            raise LogCorrupt(
+                "body_kind", f"position {position} has the body kind {body_kind}", position=position, stream=stream
+            )
         try:
-            texts = self._texts.get((stream_id, type_id, actor_id)) or self._remember_texts(stream_id, type_id, actor_id)
+            texts = self._texts.get((stream_id, type_id, actor_id)) or self._remember_texts(
+                stream_id, type_id, actor_id
+            )
             correlation = None if correlation is None else _text(correlation)
             is_exact = _is_exact(event_id, cause, correlation, salt)
             found = seal(
@@ -179,7 +195,11 @@ class Rows:
             is_exact, found = False, None  # a cell that no entry can hold
         if not is_exact or found != leaf:
             raise LogCorrupt(
-                "leaf_mismatch", f"position {position} is not what its hash says", position=position, stream=stream, version=version
+                "leaf_mismatch",
+                f"position {position} is not what its hash says",
+                position=position,
+                stream=stream,
+                version=version,
             )
         if types is not None and type_name not in types:
             return None
@@ -205,7 +225,9 @@ class Rows:
         try:
             return self._registry.decode(type_name, schema_version, body)
         except InvalidInput as error:
-            raise InvalidInput(error.code, f"position {position} of stream {stream!r}: {error}", position=position) from error
+            raise InvalidInput(
+                error.code, f"position {position} of stream {stream!r}: {error}", position=position
+            ) from error
 
     def _name(self, connection: sqlite3.Connection, table: str, column: str, number: int, position: int) -> str:
         row = connection.execute(f"SELECT CAST(name AS BLOB) FROM {table} WHERE {column} = ?", (number,)).fetchone()
@@ -238,8 +260,8 @@ def _text(stored: bytes) -> str:
 def _is_exact(event_id: Any, cause: Any, correlation: Any, salt: Any) -> bool:
     """Say whether these cells are spelled as the writer spells them.
 
-    The entry has fixed places for ids, which a longer id would be cut to fit, and writes an absent one like an empty one: two
-    cells must not mean the same hash.
+    The entry has fixed places for ids, which a longer id would be cut to fit, and writes an absent one like an empty
+    one: two cells must not mean the same hash.
     """
     has_right_ids = len(event_id) == 16 and (cause is None or (len(cause) == 16 and cause != NO_ID))
     return has_right_ids and len(salt) == SALT_SIZE and correlation != ""

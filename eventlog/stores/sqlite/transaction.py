@@ -1,8 +1,8 @@
 """One write transaction: a batch of requests, each checked against the log as the earlier ones of the batch leave it.
 
-Runs on the writer's thread, as one function from the file lock to the identity check. Nothing that is remembered between
-transactions is trusted blindly: stream heads are reused only while SQLite says that no other connection has committed
-(`PRAGMA data_version`, read inside the transaction), and everything is forgotten when a transaction fails.
+Runs on the writer's thread, as one function from the file lock to the identity check. Nothing that is remembered
+between transactions is trusted blindly: stream heads are reused only while SQLite says that no other connection has
+committed (`PRAGMA data_version`, read inside the transaction), and everything is forgotten when a transaction fails.
 """
 
 from __future__ import annotations
@@ -281,7 +281,9 @@ class _Plan:
         salts = random_bytes(SALT_SIZE * len(part.events))
         first_position = self.position + 1
         for index, event in enumerate(part.events):
-            self._place_event(event, head, actor, actor_id, salts[SALT_SIZE * index : SALT_SIZE * (index + 1)], part.stream)
+            self._place_event(
+                event, head, actor, actor_id, salts[SALT_SIZE * index : SALT_SIZE * (index + 1)], part.stream
+            )
         return AppendResult(
             stream=part.stream,
             version=head.version,
@@ -340,7 +342,9 @@ class _Plan:
         return number
 
     def _intern(self, table: str, column: str, name: str) -> int:
-        statement = f"INSERT INTO {table} ({column}, name) VALUES ((SELECT coalesce(max({column}), 0) + 1 FROM {table}), ?)"
+        statement = (
+            f"INSERT INTO {table} ({column}, name) VALUES ((SELECT coalesce(max({column}), 0) + 1 FROM {table}), ?)"
+        )
         number = self._connection.execute(statement, (name,)).lastrowid
         assert number is not None, "an INSERT into a rowid table sets its rowid"
         return number
@@ -370,7 +374,11 @@ def _original(parts: list[Part], found: list[list[_Placed | None]]) -> list[Appe
     for part, places in zip(parts, found, strict=True):
         originals: list[_Placed] = []
         for event, place in zip(part.events, places, strict=True):
-            if place is None or not _is_same(event, part.stream, place) or place.position != (expected or place.position):
+            if (
+                place is None
+                or not _is_same(event, part.stream, place)
+                or place.position != (expected or place.position)
+            ):
                 raise _id_conflict(event.event_id, place)
             expected = place.position + 1
             originals.append(place)
@@ -397,7 +405,11 @@ def _is_same(event: EncodedEvent, stream: str, place: _Placed) -> bool:
 
 
 def _id_conflict(event_id: bytes, place: _Placed | None) -> Misuse:
-    where = "is not stored, though others of the call are" if place is None else f"is the event at position {place.position}"
+    where = (
+        "is not stored, though others of the call are"
+        if place is None
+        else f"is the event at position {place.position}"
+    )
     return Misuse("event_id_conflict", f"the event id {event_id.hex()} {where}", event_id=event_id.hex())
 
 

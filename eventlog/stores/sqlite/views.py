@@ -1,8 +1,9 @@
 """Views that live in the log's database and are written in the append's own transaction.
 
-Which views a log has, and up to which position each is written, is recorded in the table `views`, in the same transaction as
-the view's rows. A process that appends without knowing a view leaves it behind, visibly; the next one that knows it brings it
-up before anybody reads. A view that raises is rolled back to a savepoint and stays behind alone: the append goes on.
+Which views a log has, and up to which position each is written, is recorded in the table `views`, in the same
+transaction as the view's rows. A process that appends without knowing a view leaves it behind, visibly; the next one
+that knows it brings it up before anybody reads. A view that raises is rolled back to a savepoint and stays behind
+alone: the append goes on.
 """
 
 from __future__ import annotations

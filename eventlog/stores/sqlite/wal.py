@@ -1,7 +1,7 @@
 """WAL checkpoints: moving the write-ahead log into the database, explicitly and only by the writer.
 
-SQLite's automatic ones are switched off: their errors are never reported, and one that overlaps a commit of another process
-corrupts databases on older libraries. A WAL checkpoint holds the file lock like every write.
+SQLite's automatic ones are switched off: their errors are never reported, and one that overlaps a commit of another
+process corrupts databases on older libraries. A WAL checkpoint holds the file lock like every write.
 """
 
 from __future__ import annotations

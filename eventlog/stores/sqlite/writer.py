@@ -1,7 +1,8 @@
 """The one writer: takes what is queued, commits it once, and tells each caller what happened.
 
-Callers never touch the connection. They wait for a future that the writer owns, so cancelling a caller means "not told" and
-nothing else. There is no timer in front of a commit: an idle log answers at once, a busy one batches by itself.
+Callers never touch the connection. They wait for a future that the writer owns, so cancelling a caller means "not
+told" and nothing else. There is no timer in front of a commit: an idle log answers at once, a busy one batches by
+itself.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MAX_TRIES: Final = 3
 _IDLE_S: Final = 0.25
 _POLL_S: Final = 0.02
 _PATIENCE_S: Final = 0.2
+_CANCELLED_PATIENCE_S: Final = 1.0
 
 T = TypeVar("T")
 
@@ -68,7 +70,6 @@ class _Waiting(msgspec.Struct, eq=False):
             self.future.exception()  # a caller that was cancelled will not look; that is no fault
         else:
             self.future.set_result(answer)
-
 
     def unknown(self, why: str) -> CommitOutcomeUnknown:
         ids = [event_id.hex() for event_id in self.request.event_ids()]
@@ -211,18 +212,22 @@ class Writer:
         """Wait for the thread, and keep the callers' deadlines meanwhile.
 
         Callers who were told something before the thread was done keep that answer. Cancellation is held back until the
-        transaction has ended, or is certain never to begin.
+        transaction has ended, or is certain never to begin; a disk that does not answer holds it back for a second.
         """
         was_told = False
         cancelled: asyncio.CancelledError | None = None
+        give_up_s = 0.0
         unknown_at_s = self._clock.monotonic_s() + self._settings.busy_timeout_s + self._settings.settle_timeout_s
         while not hop.done():
             now_s = self._clock.monotonic_s()
             deadline_s = waiting[0].deadline_s
             try:
-                await asyncio.wait({hop}, timeout=_POLL_S if was_told else max(deadline_s - now_s, _POLL_S))
+                await asyncio.wait(
+                    {hop}, timeout=_POLL_S if was_told or cancelled else max(deadline_s - now_s, _POLL_S)
+                )
             except asyncio.CancelledError as error:
-                cancelled = error
+                cancelled = cancelled or error
+                give_up_s = give_up_s or self._clock.monotonic_s() + _CANCELLED_PATIENCE_S
                 if batch.abandon():
                     _answer_all(waiting, StoreBusy("the program ended before the write lock was free"))
                     raise
@@ -230,6 +235,9 @@ class Writer:
             if not hop.done() and now_s >= deadline_s:
                 was_told = was_told or self._tell_late(batch, waiting, now_s >= unknown_at_s)
                 self._expire_queue()
+            if not hop.done() and cancelled is not None and now_s >= give_up_s:
+                self._tell_unknown(waiting, "the program ended before the commit did")
+                raise cancelled
         if cancelled is not None:
             self._tell_at_the_end(waiting, hop.result())
             raise cancelled
@@ -237,7 +245,9 @@ class Writer:
 
     def _tell_late(self, batch: Batch, waiting: list[_Waiting], is_too_late: bool) -> bool:
         if batch.abandon():
-            _answer_all(waiting, StoreBusy("the write lock was not free in time", waited_s=self._settings.busy_timeout_s))
+            _answer_all(
+                waiting, StoreBusy("the write lock was not free in time", waited_s=self._settings.busy_timeout_s)
+            )
             logger.warning("store_busy", requests=len(waiting))
             return True
         if is_too_late:

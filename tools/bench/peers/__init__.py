@@ -60,7 +60,9 @@ PEERS: Final[tuple[Peer, ...]] = (
     _peer("dbos", "dbos_steps", "open_as_it_comes", "dbos", 0.1),
     _peer("dbos (WAL)", "dbos_steps", "open_in_wal", "dbos", 0.1),
     _peer("openai-agents", "openai_sessions", "open_store", "openai-agents", 0.3, is_reader=True),
-    _peer("py-event-sourcing", "py_event_sourcing_streams", "open_as_it_comes", "py-event-sourcing", 0.3, is_reader=True),
+    _peer(
+        "py-event-sourcing", "py_event_sourcing_streams", "open_as_it_comes", "py-event-sourcing", 0.3, is_reader=True
+    ),
     _peer("py-event-sourcing (FULL)", "py_event_sourcing_streams", "open_full", "py-event-sourcing", 0.3),
 )
 

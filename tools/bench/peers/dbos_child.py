@@ -1,6 +1,6 @@
 """The process that DBOS runs in: questions come in and answers go out as lines of JSON, until the input ends.
 
-    python -m tools.bench.peers.dbos_child FILE delete|wal
+python -m tools.bench.peers.dbos_child FILE delete|wal
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Worker:
     async def append(self, tasks: int, each: int) -> float:
         from tools.bench.payloads import DICTS, taken
 
-        prepared = [list(taken(DICTS, each)) for _ in range(tasks)]
+        prepared = [list(taken(DICTS, each, first=number)) for number in range(tasks)]
         began = time.perf_counter()
         await asyncio.gather(*(self._workflow(payloads) for payloads in prepared))
         return time.perf_counter() - began

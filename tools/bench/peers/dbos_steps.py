@@ -1,7 +1,7 @@
 """DBOS on SQLite: one event is one step of a workflow. It runs in a process of its own (`dbos_child.py`).
 
-DBOS 3.4 does not start on the SQLite that many systems have, so its process uses the one inside pysqlite3; and a process holds
-only one SQLite library. It is the round that interleaves: the child waits while others are measured.
+DBOS 3.4 does not start on the SQLite that many systems have, so its process uses that of pysqlite3; and a process
+holds only one SQLite library. It is the round that interleaves: the child waits while others are measured.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class EventsourcingRecorder:
 
     async def append(self, *, tasks: int, each: int) -> float:
         """Insert one stored event a call: on this thread for one task, else on ten threads."""
-        prepared = [_stored(each) for _ in range(tasks)]
+        prepared = [_stored(each, first=number) for number in range(tasks)]
         if tasks == 1:
             return await timed(lambda: _async(self._insert_each, prepared[0]))
         with ThreadPoolExecutor(THREADS) as threads:
@@ -121,9 +121,10 @@ async def open_store(folder: Path) -> AsyncIterator[EventsourcingRecorder]:
         application.close()
 
 
-def _stored(count: int) -> list[Any]:
+def _stored(count: int, *, first: int = 0) -> list[Any]:
     originator = uuid4()
-    return [StoredEvent(originator, version, _TOPIC, body) for version, body in enumerate(taken(BODIES, count), start=1)]
+    bodies = taken(BODIES, count, first=first)
+    return [StoredEvent(originator, version, _TOPIC, body) for version, body in enumerate(bodies, start=1)]
 
 
 async def _async(function: Any, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""langgraph-checkpoint-sqlite: one step of a graph is its writes and the checkpoint behind them, as langgraph makes them."""
+"""langgraph-checkpoint-sqlite: one step of a graph is a checkpoint and its writes, as langgraph makes them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LanggraphSaver:
         """Save `each` steps of a thread a task."""
 
         async def work(number: int) -> None:
-            for payload in taken(DICTS, each):
+            for payload in taken(DICTS, each, first=number):
                 await self._step(f"agent-{number}", payload, payload)
 
         return await at_once(tasks, work)

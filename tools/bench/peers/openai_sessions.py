@@ -33,7 +33,7 @@ class OpenaiSessions:
         sessions = [self._session(f"agent-{number}") for number in range(tasks)]
 
         async def work(number: int) -> None:
-            for payload in taken(DICTS, each):
+            for payload in taken(DICTS, each, first=number):
                 await sessions[number].add_items([payload])
 
         return await at_once(tasks, work)

@@ -36,7 +36,7 @@ class Ours:
         async def work(number: int) -> None:
             stream = f"agent-{number}"
             version = self._versions.get(stream, 0)
-            for step in taken(STEPS, each):
+            for step in taken(STEPS, each, first=number):
                 result = await self.log.append(stream, [step], expect=Expect.at(version))
                 version = result.version
             self._versions[stream] = version
@@ -56,7 +56,10 @@ class Ours:
 
     async def append_rounds(self, streams: list[str], *, batches: int) -> float:
         """Append one event to each of the streams a call."""
-        batch = [Append(stream, [step], Expect.any()) for stream, step in zip(streams, taken(STEPS, len(streams)), strict=True)]
+        batch = [
+            Append(stream, [step], Expect.any())
+            for stream, step in zip(streams, taken(STEPS, len(streams)), strict=True)
+        ]
 
         async def work() -> None:
             for _ in range(batches):

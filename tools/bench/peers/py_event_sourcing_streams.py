@@ -44,7 +44,7 @@ class PyEventSourcingStreams:
 
         async def work(number: int) -> None:
             stream = streams[number]
-            for body in taken(BODIES, each):
+            for body in taken(BODIES, each, first=number):
                 await stream.write([CandidateEvent(type=_TYPE, data=body)], expected_version=stream.version)
 
         async with AsyncExitStack() as opened:

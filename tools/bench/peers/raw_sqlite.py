@@ -71,11 +71,9 @@ class RawSqlite:
         return time.perf_counter() - began
 
     def _rows(self, count: int) -> list[tuple[int, int, str]]:
-        rows = []
-        for body in taken(BODIES, count):
-            self._version += 1
-            rows.append((1, self._version, body.decode()))
-        return rows
+        first, self._version = self._version, self._version + count
+        bodies = taken(BODIES, count, first=first % len(BODIES))
+        return [(1, version, body.decode()) for version, body in enumerate(bodies, start=first + 1)]
 
 
 @asynccontextmanager
@@ -89,7 +87,7 @@ async def open_store(folder: Path) -> AsyncIterator[RawSqlite]:
 
 
 def flush_seconds(folder: Path, *, blocks: int) -> float:
-    """Append 4 KB blocks to a file, each followed by a flush to the disk: what one durable write costs without a database."""
+    """Append 4 KB blocks to a file, each followed by a flush to the disk: a durable write without a database."""
     flush = getattr(os, "fdatasync", os.fsync)
     descriptor = os.open(folder / "blocks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:

@@ -1,0 +1,241 @@
+"""The harness of the benchmark: what it computes, that it runs, and that it notices settings that are not in force.
+
+No test here is about a time: what is asserted is that figures come out, not how large they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.needs import need_command
+from tools.bench import report as reports
+from tools.bench.cases import CASES, Place
+from tools.bench.cases.case import Case
+from tools.bench.cases.processes import LARGEST_SHARE, LOCK_ERRORS, WORST_WAIT, figures
+from tools.bench.durability import BEGIN, CONTROL, END, count_syncs, syncs_in
+from tools.bench.goals import GOALS, Goal, rate, rate_all
+from tools.bench.machine import Machine
+from tools.bench.payloads import BODIES, DICTS, MEAN_BYTES, STEPS, StepRecorded, taken
+from tools.bench.peers import OURS, PEERS, RAW, find
+from tools.bench.program import main, measure
+from tools.bench.ratios import paired_ratio, spread
+from tools.bench.report import Report
+from tools.bench.rounds import Side, run_rounds
+from tools.bench.scale import TINY
+
+ROOT = Path(__file__).parent.parent
+
+
+# ── what follows from the figures ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_ratio_is_the_middle_of_the_ratios_of_each_round() -> None:
+    found = paired_ratio([10, 100, 60], [5, 10, 20])  # 2, 10, 3; the medians alone would give 60 / 10
+    assert (found.median, found.low, found.high) == (3, 2, 10)
+
+
+def test_a_ratio_needs_both_sides_of_every_round() -> None:
+    with pytest.raises(ValueError):
+        paired_ratio([1, 2], [1])
+
+
+def test_the_spread_is_the_distance_of_the_ends_in_percent_of_the_median() -> None:
+    assert spread([90, 100, 120]) == 30
+    assert spread([0, 0]) == 0
+
+
+def test_a_goal_for_a_ratio_is_rated_by_its_median() -> None:
+    goal = Goal(number="1", text="", case="c", side="ours", over="theirs", bound=3)
+    rating = rate(goal, {"ours": [10, 100, 60], "theirs": [5, 10, 20]})
+    assert rating is not None
+    assert (rating.value, rating.is_met) == (3, True)
+
+
+@pytest.mark.parametrize(("direction", "is_met"), [("at least", True), ("at most", True), ("below", False)])
+def test_a_bound_that_is_just_reached(direction: str, is_met: bool) -> None:
+    goal = msgspec.convert(
+        {"number": "1", "text": "", "case": "c", "side": "s", "bound": 2, "direction": direction}, Goal
+    )
+    rating = rate(goal, {"s": [2.0]})
+    assert rating is not None and rating.is_met == is_met
+
+
+def test_a_goal_about_every_round_is_missed_by_one() -> None:
+    goal = Goal(number="13", text="", case="c", side="s", direction="at most", bound=0, is_worst=True)
+    rating = rate(goal, {"s": [0, 0, 1]})
+    assert rating is not None
+    assert (rating.value, rating.is_met) == (1, False)
+
+
+def test_a_goal_whose_peer_was_not_measured_is_left_out() -> None:
+    goal = Goal(number="4", text="", case="c", side="ours", over="theirs", bound=1)
+    assert rate(goal, {"ours": [1]}) is None
+    assert rate_all({"c": {"ours": [1]}}, [goal]) == []
+
+
+def test_every_goal_names_a_case_and_has_a_number_of_the_notes() -> None:
+    names = {case.name for case in CASES}
+    assert {goal.case for goal in GOALS} <= names
+    assert {goal.number for goal in GOALS} == {"1", "2", "3", "4", "5", "6", "7", "10", "11", "12", "13"}
+
+
+def test_what_contenders_report_adds_up() -> None:
+    reports = [
+        {"appended": 30, "errors": 0, "worst_wait_s": 0.5},
+        {"appended": 10, "errors": 2, "worst_wait_s": 0.1},
+    ]
+    found = figures(reports, 4)
+    assert (found[LOCK_ERRORS], found[WORST_WAIT], found[LARGEST_SHARE]) == (2, 0.5, 0.75)
+
+
+# ── what is measured ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_events_have_461_bytes_on_average_and_are_the_same_in_every_form() -> None:
+    assert sum(map(len, BODIES)) == MEAN_BYTES * len(BODIES)
+    assert len(set(map(len, BODIES))) == len(BODIES)
+    for body, plain, step in zip(BODIES, DICTS, STEPS, strict=True):
+        assert msgspec.json.decode(body) == plain
+        assert msgspec.convert(plain, StepRecorded) == step
+
+
+def test_events_are_the_same_in_every_run() -> None:
+    assert hashlib.sha256(b"".join(BODIES)).hexdigest().startswith("90c3f4d65ba6fdcd")
+
+
+def test_events_are_taken_in_a_circle() -> None:
+    assert list(taken([1, 2, 3], 5, first=2)) == [3, 1, 2, 3, 1]
+
+
+async def test_sides_take_turns_and_the_warm_up_does_not_count() -> None:
+    order: list[str] = []
+
+    def side(name: str) -> Side:
+        async def measure() -> dict[str, float]:
+            order.append(name)
+            return {name: len(order)}
+
+        return Side(name, measure)
+
+    series = await run_rounds([side("a"), side("b")], 2, warm_up=True)
+    assert order == ["a", "b"] * 3
+    assert series == {"a": [3, 5], "b": [4, 6]}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_a_case_runs_and_gives_figures(case: Case, tmp_path: Path) -> None:
+    place = Place(tmp_path / case.name, find([OURS, RAW]), TINY)
+    async with case.open(place) as sides:
+        series = await run_rounds(sides, case.rounds(TINY))
+    assert series
+    assert all(len(values) == 1 for values in series.values())
+
+
+async def test_a_report_survives_its_file_and_becomes_both_tables(tmp_path: Path) -> None:
+    report = await _report(tmp_path)
+    reports.save(report, tmp_path / "report.json")
+    assert reports.load(tmp_path / "report.json") == report
+    text, markdown = reports.as_text(report), reports.as_markdown(report)
+    for table in (text, markdown):
+        assert report.command in table
+        assert report.machine.cpu in table
+        assert "synchronous=FULL" in table
+        assert "1 task ÷ sqlite3" in table
+    widths = {line.count("|") for line in markdown.split("**Goals")[1].splitlines() if line.startswith("|")}
+    assert len(widths) == 1, "every row of a table has as many cells as its head"
+
+
+async def test_a_report_names_no_place(tmp_path: Path) -> None:
+    report = await _report(tmp_path)
+    text = msgspec.json.encode(report).decode() + reports.as_text(report)
+    assert str(tmp_path) not in text
+    assert not re.search(r"/(home|tmp|root|work)/", text)
+
+
+def test_the_readme_table_is_printed_from_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report(
+        command="the command",
+        scale="tiny",
+        history=0,
+        machine=Machine(cpu="cpu", cores=1, kernel="k", file_system="f", python="p", sqlite="s"),
+        load_before=0,
+        load_after=0,
+        versions={},
+        left_out=["a peer"],
+        settings={},
+        syncs=[],
+        cases=[],
+        goals=[],
+    )
+    reports.save(report, tmp_path / "report.json")
+    assert main(["--readme", str(tmp_path / "report.json")]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("`the command` · cpu, 1 cores, k, f, Python p, SQLite s")
+    assert "- not installed: a peer" in out
+
+
+@pytest.mark.parametrize("start", [["tools/bench"], ["-m", "tools.bench"]], ids=["folder", "module"])
+def test_it_starts_both_ways_and_refuses_a_case_that_there_is_not(start: list[str]) -> None:
+    done = subprocess.run([sys.executable, *start, "no-such"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no such case: no-such" in done.stderr
+
+
+def test_the_peers_are_pinned_in_the_extra() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for peer in PEERS:
+        assert peer.package is None or f'"{peer.package}==' in text
+
+
+# ── the settings are in force ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_syncs_count_from_mark_to_mark_and_once_each() -> None:
+    lines = [
+        "12 fdatasync(3) = 0",
+        f'12 access("{BEGIN}", F_OK) = -1 ENOENT (No such file or directory)',
+        "13 fdatasync(3 <unfinished ...>",
+        "13 <... fdatasync resumed>) = 0",
+        "13 fsync(4) = 0",
+        f'12 access("{END}", F_OK) = -1 ENOENT (No such file or directory)',
+        "12 fsync(3) = 0",
+    ]
+    assert syncs_in(lines) == 2
+
+
+def test_a_child_that_did_not_reach_the_end_is_not_counted() -> None:
+    with pytest.raises(ValueError):
+        syncs_in([f'12 access("{BEGIN}", F_OK) = -1', "12 fdatasync(3) = 0"])
+
+
+@pytest.mark.parametrize(("name", "events"), [(OURS, 1), (OURS, 100), (RAW, 1)])
+def test_every_commit_reaches_the_disk(name: str, events: int, tmp_path: Path) -> None:
+    need_command("strace")
+    syncs = count_syncs(name, tmp_path, commits=10, events=events)
+    assert syncs is not None and syncs.is_durable
+
+
+def test_a_log_that_does_not_sync_each_commit_is_found_out(tmp_path: Path) -> None:
+    need_command("strace")
+    syncs = count_syncs(CONTROL, tmp_path, commits=10)
+    assert syncs is not None
+    assert syncs.syncs < syncs.commits
+    assert not syncs.is_durable
+
+
+@pytest.mark.parametrize("name", [OURS, RAW])
+async def test_the_settings_of_a_store_are_read_back(name: str, tmp_path: Path) -> None:
+    async with find([name])[0].open()(tmp_path) as store:
+        assert await store.settings() == {"journal_mode": "WAL", "synchronous": "FULL"}
+
+
+async def _report(folder: Path) -> Report:
+    cases = [case for case in CASES if case.name in ("append-1", "size")]
+    return await measure(folder, cases, find([OURS, RAW]), msgspec.structs.replace(TINY, synced_commits=2))

@@ -1,0 +1,167 @@
+"""Logs that earlier versions wrote keep opening, verifying and folding to the same state, for ever."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sqlite3
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventlog
+from eventlog.events import RUN_EVENTS
+from eventlog.log import Expect
+from eventlog.stores.sqlite.schema import FORMAT_VERSION
+from eventlog.testing.log_contract import assert_sound
+from tools import golden
+
+VERSIONS = sorted(path.stem for path in golden.GOLDEN.glob("v*.db"))
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    """The name of one golden format."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def expected(version: str) -> dict[str, Any]:
+    """What was read in the golden log when it was made."""
+    found: dict[str, Any] = json.loads((golden.GOLDEN / f"{version}.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture
+def path(version: str, tmp_path: Path) -> Iterator[Path]:
+    """A copy of the golden log: the original is only ever read."""
+    original = golden.GOLDEN / f"{version}.db"
+    before = hashlib.sha256(original.read_bytes()).hexdigest()
+    copy = tmp_path / "log.db"
+    shutil.copyfile(original, copy)
+    yield copy
+    assert hashlib.sha256(original.read_bytes()).hexdigest() == before
+
+
+def test_every_format_up_to_the_current_one_has_golden_files() -> None:
+    assert [f"v{number}" for number in range(1, FORMAT_VERSION + 1)] == VERSIONS
+
+
+@pytest.mark.parametrize("is_read_only", [False, True])
+async def test_a_golden_log_holds_the_same_events_and_folds_to_the_same_state(
+    path: Path, expected: dict[str, Any], is_read_only: bool
+) -> None:
+    async with eventlog.open(path, registry=golden.GOLDEN_REGISTRY, is_read_only=is_read_only) as log:
+        found = await golden.describe(log)
+        assert log.store_id.hex() == expected["store_id"]
+    for name, value in found.items():
+        assert json.loads(json.dumps(value)) == expected[name], name
+
+
+async def test_a_golden_log_verifies(path: Path, expected: dict[str, Any]) -> None:
+    async with eventlog.open(path, registry=golden.GOLDEN_REGISTRY) as log:
+        assert await assert_sound(log) == len(expected["events"])
+
+
+async def test_a_golden_log_can_be_gone_on_with(path: Path, expected: dict[str, Any]) -> None:
+    async with eventlog.open(path, registry=golden.GOLDEN_REGISTRY) as log:
+        version = expected["stock"]["version"]
+        result = await log.append("stock-7", [golden.Refilled(1, "box")], expect=Expect.at(version))
+        assert (result.version, result.last_position) == (version + 1, expected["head"][0] + 1)
+        (stored,) = [event async for event in log.read("stock-7", after=version)]
+        before = [event for event in expected["events"] if event["stream"] == "stock-7"][-1]
+        assert stored.prev_in_stream.hex() == before["leaf"]
+        counter, _ = await eventlog.fold(log, "stock-7", golden.Counter, golden.count)
+        assert counter.total == expected["stock"]["total"] + 1
+        assert await assert_sound(log) == result.last_position
+
+
+# ── every leaf once more, by an encoder that shares nothing with the engine's ────────────────────────────────────────
+
+ROWS = """
+SELECT e.position, e.version, e.recorded_at_us, e.schema_version, e.event_id, e.causation_id, e.body_kind,
+       CAST(e.body AS BLOB) AS body, e.salt, e.leaf, s.name AS stream, t.name AS type, a.name AS actor,
+       e.correlation_id
+FROM events e JOIN streams s USING (stream_id) JOIN types t USING (type_id) JOIN actors a USING (actor_id)
+ORDER BY e.position"""
+
+
+def entry_of(row: sqlite3.Row, log_id: bytes, previous: bytes) -> bytes:
+    """Return the entry of a row, field by field as the layout of version 1 lists them."""
+    entry: bytes = b"eventlog/entry/v1" + b"\x00"
+    entry += log_id
+    entry += struct.pack(">Q", row["position"])
+    entry += struct.pack(">Q", row["version"])
+    entry += struct.pack(">q", row["recorded_at_us"])
+    entry += struct.pack(">H", row["schema_version"])
+    entry += row["event_id"]
+    entry += row["causation_id"] or b"\x00" * 16
+    entry += struct.pack(">B", row["body_kind"])
+    entry += struct.pack(">I", len(row["body"]))
+    entry += hashlib.sha256(b"eventlog/content/v1\x00" + row["salt"] + row["body"]).digest()
+    entry += b"\x00" * 32
+    entry += previous
+    assert len(entry) == 193
+    for text in (row["stream"], row["type"], row["actor"], row["correlation_id"] or ""):
+        data = text.encode("utf-8")
+        entry += struct.pack(">H", len(data)) + data
+    return entry
+
+
+def test_every_leaf_of_a_golden_log_is_the_hash_of_its_entry(path: Path, expected: dict[str, Any]) -> None:
+    connection = sqlite3.connect(path)
+    connection.row_factory = sqlite3.Row
+    rows = connection.execute(ROWS).fetchall()
+    log_ids = connection.execute("SELECT first_position, log_id FROM log_ids ORDER BY first_position").fetchall()
+    connection.close()
+    assert len(rows) == len(expected["events"]) == expected["head"][0]
+    last: dict[str, bytes] = {}
+    for row, event in zip(rows, expected["events"], strict=True):
+        log_id = next(each["log_id"] for each in reversed(log_ids) if each["first_position"] <= row["position"])
+        previous = last.get(row["stream"], b"\x00" * 32)
+        leaf = hashlib.sha256(b"\x00" + entry_of(row, log_id, previous)).digest()
+        assert leaf == row["leaf"]
+        assert (leaf.hex(), previous.hex()) == (event["leaf"], event["prev_in_stream"])
+        assert row["body"].decode("utf-8") == event["body"]
+        last[row["stream"]] = leaf
+    assert expected["head"][1] == rows[-1]["leaf"].hex()
+
+
+# ── the golden files themselves ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_golden_log_holds_every_event_of_a_run_and_events_of_users(expected: dict[str, Any]) -> None:
+    kinds = {event["type"] for event in expected["events"]}
+    assert {*RUN_EVENTS, "barrier_recorded"} <= kinds
+    assert {"stock_refilled", "stock_counted", "stock_ordered", "note_taken"} <= kinds
+    assert {run["status"] for run in expected["runs"].values()} == {
+        "COMPLETED",
+        "REJECTED",
+        "OUTCOME_UNKNOWN",
+        "WAITING_FOR_USER",
+    }
+    assert {event["is_known"] for event in expected["events"]} == {True, False}
+
+
+def test_a_golden_file_is_never_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [golden.GOLDEN / f"v{FORMAT_VERSION}{ending}" for ending in (".db", ".json")]
+    before = [path.read_bytes() for path in names]
+    assert golden.main() == 1
+    assert "never made again" in capsys.readouterr().err
+    assert [path.read_bytes() for path in names] == before
+
+
+async def test_what_the_tool_makes_today_reads_like_the_golden_log(tmp_path: Path) -> None:
+    expected = json.loads((golden.GOLDEN / f"v{FORMAT_VERSION}.json").read_text(encoding="utf-8"))
+    made = await golden.make(tmp_path / "log.db")
+    random = {"event_id", "causation_id", "leaf", "prev_in_stream"}
+    for now, then in zip(made["events"], expected["events"], strict=True):
+        if "op_key" in then["body"]:  # it is made from the random id of the store
+            now, then = {**now, "body": ""}, {**then, "body": ""}
+        assert {name: now[name] for name in now.keys() - random} == {name: then[name] for name in then.keys() - random}
+    assert made["stock"] == expected["stock"]

@@ -1,0 +1,31 @@
+"""What is measured, in the order in which it is told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tools.bench.cases.appends import APPEND_1, APPEND_100, APPEND_1000, BATCHES
+from tools.bench.cases.case import Case, Place
+from tools.bench.cases.history import HISTORY
+from tools.bench.cases.processes import PROCESSES
+from tools.bench.cases.reads import FEED, LOAD, VERIFY
+from tools.bench.cases.rebuild import REBUILD
+from tools.bench.cases.resume import RESUME
+from tools.bench.cases.size import SIZE
+
+__all__ = ["CASES", "Case", "Place"]
+
+CASES: Final[tuple[Case, ...]] = (
+    APPEND_1,
+    APPEND_100,
+    APPEND_1000,
+    BATCHES,
+    LOAD,
+    FEED,
+    VERIFY,
+    RESUME,
+    REBUILD,
+    PROCESSES,
+    HISTORY,
+    SIZE,
+)

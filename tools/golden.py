@@ -1,0 +1,292 @@
+"""Makes the golden files of the current format: a log as this version writes it, and what later ones must read in it.
+
+    python3 tools/golden.py
+
+writes `tests/golden/v1.db` and `tests/golden/v1.json` once. Logs like it are in the field from the first release on, so
+a golden file is never made again: the tool refuses to overwrite one. While a format is unreleased, delete both files by
+hand.
+
+The expected values are what was read back from the log when it was made. `tests/test_golden.py` does not trust them
+alone: it computes every leaf afresh, from the rows, by an encoder of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import shutil
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+import eventlog
+from eventlog import decide
+from eventlog.codec import Registry, event
+from eventlog.events import (
+    ActionConflict,
+    ActionExecuted,
+    ActionFailed,
+    ActionRecovered,
+    BarrierRecorded,
+    Failure,
+    OutcomeUnknown,
+    Owner,
+    RunEvent,
+    run_stream,
+)
+from eventlog.log import Append, EventReader, Expect, NewEvent, RecordedEvent, RunLog
+from eventlog.proposal import op_key, propose
+from eventlog.run import Run, evolve, fold_run
+from eventlog.stores.sqlite.schema import FORMAT_VERSION
+from eventlog.testing.clock import FakeClock
+
+__all__ = ["GOLDEN", "GOLDEN_REGISTRY", "Counter", "Refilled", "count", "describe", "make"]
+
+GOLDEN: Final = Path(__file__).resolve().parent.parent / "tests" / "golden"
+GOLDEN_REGISTRY: Final = Registry()
+
+ANY: Final = Expect.any()
+OWNERS: Final = (
+    Owner(host="h" * 64, boot="b" * 64, lock="1" * 32),
+    Owner(host="h" * 64, boot="c" * 64, lock="2" * 32),
+)
+
+
+# ── a user's own events; their shapes are frozen like everything else here ───────────────────────────────────────────
+
+
+@event("stock_refilled", registry=GOLDEN_REGISTRY, schema_version=2, upcast={1: lambda old: {**old, "unit": "piece"}})
+class Refilled(msgspec.Struct, frozen=True):
+    amount: int
+    unit: str
+
+
+@event("stock_counted", registry=GOLDEN_REGISTRY)
+class Counted(msgspec.Struct, frozen=True):
+    at: datetime.datetime
+    by: uuid.UUID
+    shelves: tuple[int, ...]
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """What the stream `stock-7` adds up to."""
+
+    total: int = 0
+    counts: int = 0
+    unknown: int = 0
+
+
+def count(counter: Counter, recorded: RecordedEvent) -> Counter:
+    """Return the counter behind one more event."""
+    match recorded.data:
+        case Refilled(amount=amount):
+            return replace(counter, total=counter.total + amount)
+        case Counted():
+            return replace(counter, counts=counter.counts + 1)
+        case _:
+            return replace(counter, unknown=counter.unknown + 1)
+
+
+# ── making it ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Story:
+    """A run that is written as a story: each chapter is decided on the state that the earlier ones left."""
+
+    def __init__(self, log: RunLog, run_id: str, clock: FakeClock) -> None:
+        self.log = log
+        self.clock = clock
+        self.run = Run(run_id=run_id)
+
+    async def tell(self, *events: RunEvent, actor: str = "os:1000") -> None:
+        """Append events at exactly the version that the run is at."""
+        expect = Expect.at(self.run.version)
+        self.clock.advance(1.25)
+        await self.log.append_reserved([Append(run_stream(self.run.run_id), events, expect)], actor=actor)
+        for each in events:
+            self.run = replace(evolve(self.run, each), version=self.run.version + 1)
+
+    async def tell_outcome(self, outcome: Any, actor: str = "os:1000") -> None:
+        """Append what a command decided, be it accepted, refused or replayed."""
+        events = outcome.events if isinstance(outcome, decide.Accepted) else (outcome.event,)
+        await self.tell(*events, actor=actor)
+
+    async def start(self, output: str) -> None:
+        """Record the proposal."""
+        args = {"content": "Grüße\n", "mode": 420, "ratio": 0.5, "tags": ["a", None, True]}
+        await self.tell_outcome(decide.start(self.run, propose("write_draft", args, output)), actor="agent:7")
+
+    async def decide(self, decision: str, supplied_hash: str | None = None, reason: str | None = None) -> None:
+        """Record a person's decision."""
+        supplied_hash = self.run.proposal_hash or "" if supplied_hash is None else supplied_hash
+        outcome = decide.record_decision(self.run, decision, supplied_hash, actor_source="cli", reason=reason)
+        await self.tell_outcome(outcome, actor="person:3")
+
+    async def begin(self, owner: Owner, *, takes_over: bool = False) -> str:
+        """Record the intent and return its key."""
+        key = op_key(self.log.store_id, self.run.run_id, "write_draft", self.run.approval_hash or "")
+        deadline_us = self.clock.now_us() + 60_000_000
+        events = decide.begin_effect(self.run, op_key=key, owner=owner, deadline_us=deadline_us, takes_over=takes_over)
+        await self.tell(*events)
+        return key
+
+
+async def make(path: Path) -> dict[str, Any]:
+    """Write the log with its fixed content to `path` and return what is read in it."""
+    clock = FakeClock()
+    async with eventlog.open(path, actor="service:stock", registry=GOLDEN_REGISTRY, clock=clock) as log:
+        await write_own_events(log, clock)
+        await write_completed_run(log, clock)
+        await write_recovered_run(log, clock)
+        await write_rejected_run(log, clock)
+        await write_unknown_run(log, clock)
+        await log.append_reserved([Append("$log", [BarrierRecorded(reason="disk I/O error")], ANY)])
+        return {"format": FORMAT_VERSION, "store_id": log.store_id.hex(), **await describe(log)}
+
+
+async def write_own_events(log: RunLog, clock: FakeClock) -> None:
+    """Write a user's events: typed and plain, old and unknown, linked and not, of all kinds of text and numbers."""
+    ordered = NewEvent("stock_ordered", {"sku": "é-7", "n": 10**30, "x": [0.1, -0.0, 1e300]}, correlation_id="case-1")
+    await log.append("stock-7", [ordered, Refilled(5, "box")], expect=Expect.no_stream())
+    clock.advance(3600)
+    old = NewEvent("stock_refilled", {"amount": 7}, causation_id=ordered.event_id)
+    counted = Counted(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), uuid.UUID(int=7), (1, 2, 3))
+    await log.append("stock-7", [old, counted], expect=Expect.at(2), actor="agent:7", correlation_id="case-2")
+    clock.set(clock.now_us() - 7_200_000_000)  # the clock jumps back; recorded times do not
+    newer = NewEvent("stock_counted", {"shelves": "many"}, schema_version=9)
+    await log.append_many(
+        [
+            Append("stock-7", [newer], Expect.exists()),
+            Append("注文", [NewEvent("note_taken", "text\0\u2028\U0001f600"), NewEvent("note_taken", None)], ANY),
+        ],
+        checks=[("nothing", Expect.no_stream())],
+    )
+
+
+async def write_completed_run(log: RunLog, clock: FakeClock) -> None:
+    """Write a run with refusals on the way, a conflict, a failure, and a replay behind its end."""
+    story = Story(log, "run-completed", clock)
+    await story.start("out/draft.txt")
+    await story.tell_outcome(decide.resume(story.run, None))
+    await story.decide("approve", "0" * 64)
+    await story.decide("approve", reason="checked by hand")
+    await story.decide("reject")
+    await story.tell_outcome(decide.resume(story.run, "elsewhere.txt"))
+    edited = decide.compare_view(story.run, {**decide.view_columns(story.run), "args": "{}"})
+    await story.tell_outcome(edited)
+    key = await story.begin(OWNERS[0])
+    await story.tell(
+        ActionConflict(
+            action="write_draft",
+            op_key=key,
+            reason="output_conflict",
+            expected_content_hash="e" * 64,
+            existing_content_hash="f" * 64,
+            expected_content="Grüße\n",
+            existing_content="old\n",
+        )
+    )
+    key = await story.begin(OWNERS[0])
+    await story.tell(
+        ActionFailed(action="write_draft", op_key=key, error=Failure(code="store_full", message="no space"))
+    )
+    key = await story.begin(OWNERS[0])
+    await story.tell(ActionExecuted(action="write_draft", op_key=key, result={"bytes": 8}))
+    await story.tell_outcome(decide.resume(story.run, None))
+
+
+async def write_recovered_run(log: RunLog, clock: FakeClock) -> None:
+    """Write a run whose first resumer died and whose second one found the effect done."""
+    story = Story(log, "run-recovered", clock)
+    await story.start("out/other.txt")
+    await story.decide("approve")
+    await story.begin(OWNERS[0])
+    key = await story.begin(OWNERS[1], takes_over=True)
+    await story.tell(ActionRecovered(action="write_draft", op_key=key, evidence={"content_hash": "e" * 64}))
+
+
+async def write_rejected_run(log: RunLog, clock: FakeClock) -> None:
+    """Write a run that a person rejected."""
+    story = Story(log, "run-rejected", clock)
+    await story.start("out/third.txt")
+    await story.decide("reject", reason="nein – not now")
+    await story.tell_outcome(decide.resume(story.run, None))
+
+
+async def write_unknown_run(log: RunLog, clock: FakeClock) -> None:
+    """Write a run of which nobody can tell whether its effect happened, and one that still waits."""
+    story = Story(log, "run-unknown", clock)
+    await story.start("out/fourth.txt")
+    await story.decide("approve")
+    key = await story.begin(OWNERS[0])
+    await story.tell(OutcomeUnknown(action="write_draft", op_key=key, why="the process died"))
+    await Story(log, "run-waiting", clock).start("out/fifth.txt")
+
+
+# ── reading it ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def describe(log: EventReader) -> dict[str, Any]:
+    """Return what a log holds as plain data: its events, and what its streams add up to."""
+    events = [recorded async for recorded in log.read_all()]
+    head = await log.head()
+    counter, version = await eventlog.fold(log, "stock-7", Counter, count)
+    runs = {}
+    for stream in dict.fromkeys(each.stream for each in events if each.stream.startswith("run:")):
+        run_id = stream.removeprefix("run:")
+        run = fold_run(run_id, (await log.read_stream(stream)).events)
+        runs[run_id] = msgspec.to_builtins(run)
+    return {
+        "head": [head.position, head.leaf.hex()],
+        "events": [_event(each) for each in events],
+        "stock": {"version": version, **msgspec.to_builtins(counter)},
+        "runs": runs,
+    }
+
+
+def _event(recorded: RecordedEvent) -> dict[str, Any]:
+    return {
+        "position": recorded.position,
+        "stream": recorded.stream,
+        "version": recorded.version,
+        "type": recorded.type,
+        "schema_version": recorded.schema_version,
+        "event_id": recorded.event_id.hex(),
+        "recorded_at_us": recorded.recorded_at_us,
+        "actor": recorded.actor,
+        "correlation_id": recorded.correlation_id,
+        "causation_id": recorded.causation_id.hex() if recorded.causation_id is not None else None,
+        "body": recorded.body.decode(),
+        "is_known": recorded.is_known,
+        "leaf": recorded.leaf.hex(),
+        "prev_in_stream": recorded.prev_in_stream.hex(),
+    }
+
+
+def main() -> int:
+    """Make the golden files of the current format, unless they are there."""
+    database, expected = (GOLDEN / f"v{FORMAT_VERSION}{ending}" for ending in (".db", ".json"))
+    for path in (database, expected):
+        if path.exists():
+            print(f"{path} is there already; a golden file is never made again.", file=sys.stderr)
+            return 1
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "log.db"
+        description = asyncio.run(make(made))
+        assert not made.with_name("log.db-wal").exists(), "a closed log is one file"
+        GOLDEN.mkdir(exist_ok=True)
+        shutil.copyfile(made, database)
+    text = json.dumps(description, indent=1, ensure_ascii=False, sort_keys=True)
+    expected.write_text(text + "\n", encoding="utf-8")
+    print(f"made {database} and {expected}: {len(description['events'])} events")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
