@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -230,27 +230,55 @@ class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
 class EventReader(Protocol):
     """What reads a log. It cannot append: that is a type, not a rule."""
 
-    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+    def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> AsyncGenerator[RecordedEvent, None]:
         """Give the events of `stream` behind version `after`, in version order.
 
         Each event is verified against its leaf and its predecessor. Raises LogCorrupt at the first that contradicts
         them.
         """
 
+    def read_back(
+        self, stream: str, *, before: int | None = None, limit: int | None = None
+    ) -> AsyncGenerator[RecordedEvent, None]:
+        """Give the events of `stream` in front of version `before`, newest first; from its end, if None.
+
+        Verified as by `read`. `limit=1` without `before` is the last event, and with it the version of the stream.
+        """
+
     async def read_stream(self, stream: str, *, after: int = 0) -> StreamSlice:
         """Return the events of `stream` behind version `after` and the version it was at, from one snapshot."""
 
-    def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
-        """Give the events of the log behind position `after`, in position order, up to the head at the last page."""
+    def read_all(
+        self,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Iterable[str] | None = None,
+        stream_prefix: str | None = None,
+    ) -> AsyncGenerator[RecordedEvent, None]:
+        """Give the events of the log behind position `after`, in position order, up to the head at the last page.
+
+        Of `types` only, and only of streams whose names begin with `stream_prefix`, if given; `limit` counts what is
+        given out. What the filter leaves out is read and verified all the same: it costs time, and a gap or a changed
+        event is found wherever it is.
+        """
 
     def subscribe(
-        self, *, after: int = 0, types: Iterable[str] | None = None, marks: bool = False
-    ) -> AsyncIterator[RecordedEvent | Mark]:
-        """Give the events behind position `after`, then wait for new ones, for ever; of `types` only, if given.
+        self,
+        *,
+        after: int = 0,
+        types: Iterable[str] | None = None,
+        stream_prefix: str | None = None,
+        marks: bool = False,
+    ) -> AsyncGenerator[RecordedEvent | Mark, None]:
+        """Give the events behind position `after`, then wait for new ones, for ever; filtered as by `read_all`.
 
         With `marks`, also `CaughtUp`, `FellBehind` and `CursorMoved`. A slow reader never holds up a writer. Raises
         StoreUnavailable(`store_identity_changed`) if `after` is beyond the end of the log.
         """
+
+    async def find(self, event_id: bytes) -> RecordedEvent | None:
+        """Return the event with this id, verified as by `read_all`, or None if the log has none."""
 
     async def head(self) -> Head:
         """Return the end of the log."""

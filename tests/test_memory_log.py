@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import eventlog
+from eventlog.errors import InvalidInput
+from eventlog.stores import MemoryLog
 from eventlog.testing.log_contract import LogContract, NewLog, OpenableLog
 
 
@@ -14,6 +16,13 @@ class TestMemoryLog(LogContract):
     @pytest.fixture
     def new_log(self) -> NewLog:
         def new(**options: Any) -> OpenableLog:
-            return eventlog.open("memory:", **options)
+            log: MemoryLog = eventlog.open("memory:", **options)
+            return log
 
         return new
+
+
+@pytest.mark.parametrize("options", [{"is_read_only": True}, {"may_create": False}, {"views": [object()]}])
+def test_what_a_log_in_memory_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="a log in memory is new"):
+        eventlog.open("memory:", **options)

@@ -214,6 +214,7 @@ async def test_edited_cell_is_found_with_its_position_and_other_streams_stay_rea
     path: Path, column: str, value: str
 ) -> None:
     before = _dump(path)
+    events = {event.position: event for event in (await _read_everything(path))[0]}
     if (column, value) == ("stream_id", _EDITS["stream_id"][1]):
         _edit(
             path, f"UPDATE events SET version = 4, stream_id = {value} WHERE position = {EDITED}"
@@ -224,6 +225,9 @@ async def test_edited_cell_is_found_with_its_position_and_other_streams_stay_rea
     found = await _check(path)
     assert EDITED in found, found
     await _assert_is_corrupt(path, VICTIM)
+    assert await _found(path, events[EDITED].event_id) is None
+    for event in events.values():
+        assert await _found(path, event.event_id) in (event, None)
     if column != "stream_id" or value == "99":
         await _assert_is_readable(path, BYSTANDER)
     if value == "NULL":
@@ -241,6 +245,17 @@ async def test_deleted_row_is_found_with_its_position(path: Path) -> None:
     assert EDITED in await _check(path)
     await _assert_is_corrupt(path, VICTIM)
     await _assert_is_readable(path, BYSTANDER)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, None])
+async def test_deleted_row_is_missed_by_every_page_that_is_read_back_over_it(path: Path, limit: int | None) -> None:
+    _edit(path, f"DELETE FROM events WHERE position = {EDITED}")  # version 3 of the victim's 5
+    async with open_file(path) as log:
+        for before in (5, 4):
+            with pytest.raises(LogCorrupt):
+                async for _ in log.read_back(VICTIM, before=before, limit=limit):
+                    pass
+        assert (await anext(log.read_back(VICTIM, before=3, limit=limit))).version == 2
 
 
 async def test_deleted_row_is_found_when_the_rows_behind_it_are_renumbered(path: Path) -> None:
@@ -502,8 +517,23 @@ async def _assert_is_corrupt(path: Path, stream: str) -> None:
             async for _ in log.read(stream):
                 pass
         with pytest.raises(LogCorrupt):
+            async for _ in log.read_back(stream):
+                pass
+        with pytest.raises(LogCorrupt):
             async for _ in log.read_all():
                 pass
+        with pytest.raises(LogCorrupt):
+            async for _ in log.read_all(stream_prefix="a stream that is not there", types=[]):
+                pass
+
+
+async def _found(path: Path, event_id: bytes) -> RecordedEvent | None:
+    """Return what `find` finds; None also if it says that the log is corrupt."""
+    async with open_file(path) as log:
+        try:
+            return await log.find(event_id)
+        except LogCorrupt:
+            return None
 
 
 async def _assert_is_readable(path: Path, stream: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 import eventlog
 from eventlog.errors import Refused, WrongExpectedVersion
 from eventlog.log import Expect, NewEvent
+from eventlog.stores.telemetry import logger
 
 SECRET = "the body of an event"
 
@@ -67,3 +68,30 @@ assert logging.getLogger("eventlog").level == logging.NOTSET and not logging.get
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_line_is_written_with_the_trace_of_a_fault(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "eventlog"):
+        for write in (logger.debug, logger.info, logger.warning, logger.error):
+            write("happened", share="100 %s")
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            logger.exception("failed", why="arithmetic")
+    assert [record.getMessage() for record in caplog.records[:4]] == ["happened share='100 %s'"] * 4
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "INFO", "WARNING", "ERROR", "ERROR"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_program_that_looks_at_nothing_does_not_load_structlog(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, sys, eventlog
+from eventlog import Expect, NewEvent
+async def main():
+    async with eventlog.open({str(tmp_path / "log.db")!r}) as log:
+        await log.append("s", [NewEvent("t", {{}})], expect=Expect.no_stream())
+asyncio.run(main())
+print("structlog" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "False\n"

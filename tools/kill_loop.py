@@ -21,10 +21,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this is a program: it runs from a clone
 
@@ -49,7 +49,7 @@ Acknowledge = Callable[[Iterable[str]], None]
 class Workload:
     """What a child does until it is killed, and what must hold of the log afterwards."""
 
-    work: Callable[[Path, Acknowledge, random.Random], Awaitable[None]]
+    work: Callable[[Path, Acknowledge, random.Random], Coroutine[Any, Any, None]]
     audit: Callable[[SqliteLog, set[str]], Awaitable[list[str]]]
     """Returns what is wrong, given everything that was ever acknowledged for this log."""
 
@@ -125,13 +125,9 @@ def _be_the_child(workload: Workload, path: Path, to_parent: int, seed: int) -> 
 
     WalCheckpoints.SOFT_LIMIT = 64 * 1024  # so that kills fall into WAL checkpoints as well
     try:
-        asyncio.run(_ended_by_a_kill(workload.work(path, acknowledge, random.Random(seed))))
+        asyncio.run(workload.work(path, acknowledge, random.Random(seed)))
     finally:
         os._exit(9)
-
-
-async def _ended_by_a_kill(work: Awaitable[None]) -> None:
-    await work
 
 
 async def _check(path: Path, after: int) -> tuple[int, list[str]]:

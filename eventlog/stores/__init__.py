@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 from eventlog.codec import REGISTRY, Registry
 from eventlog.errors import InvalidInput
@@ -20,6 +20,30 @@ if TYPE_CHECKING:
 __all__ = ["MemoryLog", "SqliteLog", "open"]
 
 
+@overload
+def open(  # type: ignore[overload-overlap]  # "memory:" is a str, too, and the only one that is no path
+    path: Literal["memory:"],
+    *,
+    actor: str | None = ...,
+    registry: Registry = ...,
+    limits: Limits | None = ...,
+    clock: Clock | None = ...,
+) -> MemoryLog: ...
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    actor: str | None = ...,
+    registry: Registry = ...,
+    limits: Limits | None = ...,
+    durability: Literal["full", "normal"] = ...,
+    busy_timeout_s: float = ...,
+    settle_timeout_s: float = ...,
+    may_create: bool = ...,
+    is_read_only: bool = ...,
+    views: Iterable[InlineView] = ...,
+    clock: Clock | None = ...,
+) -> SqliteLog: ...
 def open(
     path: str | os.PathLike[str],
     *,
@@ -49,6 +73,8 @@ def open(
         raise InvalidInput("invalid_argument", f"the path of a log is a text that names a file, not {name!r:.80}")
     actor = check_actor(actor if actor is not None else f"os:{os.getuid()}")
     if name == "memory:":
+        if is_read_only or not may_create or tuple(views):
+            raise InvalidInput("invalid_argument", "a log in memory is new, can be written and has no stored views")
         return MemoryLog(actor=actor, registry=registry, limits=limits, clock=clock)
     return SqliteLog(
         name,

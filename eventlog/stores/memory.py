@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Final
 
 from eventlog.codec import REGISTRY, Registry
@@ -31,10 +31,11 @@ from eventlog.stores.requests import (
     EncodedEvent,
     Part,
     Request,
+    check_event_id,
     check_limit,
     check_position,
     check_stream,
-    check_types,
+    check_wanted,
     make_request,
 )
 
@@ -232,7 +233,9 @@ class MemoryLog:
             prev_in_stream=previous,
         )
 
-    async def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+    async def read(
+        self, stream: str, *, after: int = 0, limit: int | None = None
+    ) -> AsyncGenerator[RecordedEvent, None]:
         """Give the events of `stream` behind version `after`, in version order."""
         check_stream(stream, self._limits)
         check_position(after, "after")
@@ -240,6 +243,17 @@ class MemoryLog:
         self._check_usable()
         end = None if limit is None else after + limit
         for event in self._streams.get(stream, [])[after:end]:
+            yield event
+
+    async def read_back(
+        self, stream: str, *, before: int | None = None, limit: int | None = None
+    ) -> AsyncGenerator[RecordedEvent, None]:
+        """Give the events of `stream` in front of version `before`, newest first."""
+        self._check_usable()
+        check_stream(stream, self._limits)
+        end = None if before is None else max(check_position(before, "before") - 1, 0)
+        check_limit(limit)
+        for event in self._streams.get(stream, [])[:end][::-1][:limit]:
             yield event
 
     async def read_stream(self, stream: str, *, after: int = 0) -> StreamSlice:
@@ -250,29 +264,45 @@ class MemoryLog:
         events = self._streams.get(stream, [])
         return StreamSlice(events[after:], len(events))
 
-    async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+    async def read_all(
+        self,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Iterable[str] | None = None,
+        stream_prefix: str | None = None,
+    ) -> AsyncGenerator[RecordedEvent, None]:
         """Give the events of the log behind position `after`, in position order."""
+        self._check_usable()
         check_position(after, "after")
         check_limit(limit)
-        self._check_usable()
-        left = limit if limit is not None else len(self._events)
-        while left > 0:
+        wanted = check_wanted(types, stream_prefix)
+        left = limit if limit is not None else -1  # which never becomes 0
+        while left != 0:
             self._check_usable()
-            page = self._events[after : after + min(PAGE, left)]
-            if not page:
-                return
+            page = self._events[after : after + PAGE]
             for event in page:
-                yield event
+                if wanted is None or wanted.has(event.type, event.stream):
+                    yield event
+                    left -= 1
+                    if left == 0:
+                        return
+            if len(page) < PAGE:
+                return
             after += len(page)
-            left = left - len(page) if limit is not None else len(self._events) - after
 
     async def subscribe(
-        self, *, after: int = 0, types: Iterable[str] | None = None, marks: bool = False
-    ) -> AsyncIterator[RecordedEvent | Mark]:
+        self,
+        *,
+        after: int = 0,
+        types: Iterable[str] | None = None,
+        stream_prefix: str | None = None,
+        marks: bool = False,
+    ) -> AsyncGenerator[RecordedEvent | Mark, None]:
         """Give the events behind position `after`, then wait for new ones."""
         self._check_usable()
         check_position(after, "after")
-        wanted = check_types(types)
+        wanted = check_wanted(types, stream_prefix)
         self._check_not_beyond(after)
         has_caught_up = False
         while True:
@@ -283,7 +313,7 @@ class MemoryLog:
                 has_caught_up = False
                 if marks:
                     yield FellBehind(after)
-            events = [event for event in page if wanted is None or event.type in wanted]
+            events = [event for event in page if wanted is None or wanted.has(event.type, event.stream)]
             for event in events:
                 yield event
             after += len(page)
@@ -296,6 +326,11 @@ class MemoryLog:
                 if marks:
                     yield CaughtUp(after)
             await appended.wait()
+
+    async def find(self, event_id: bytes) -> RecordedEvent | None:
+        """Return the event with this id, or None."""
+        self._check_usable()
+        return self._by_id.get(check_event_id(event_id))
 
     async def head(self) -> Head:
         """Return the end of the log."""

@@ -22,11 +22,13 @@ __all__ = [
     "EncodedEvent",
     "Part",
     "Request",
+    "Wanted",
     "check_actor",
+    "check_event_id",
     "check_limit",
     "check_position",
     "check_stream",
-    "check_types",
+    "check_wanted",
     "make_request",
 ]
 
@@ -65,6 +67,16 @@ class Request(msgspec.Struct, frozen=True):
 
     def event_ids(self) -> list[bytes]:
         return [event.event_id for part in self.parts for event in part.events]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which events a reader of the log asked for: of these types, in streams whose names begin so."""
+
+    types: frozenset[str] | None
+    stream_prefix: str
+
+    def has(self, type: str, stream: str) -> bool:
+        return (self.types is None or type in self.types) and stream.startswith(self.stream_prefix)
 
 
 def make_request(
@@ -118,11 +130,23 @@ def check_limit(value: int | None) -> int | None:
     return None if value is None else check_position(value, "limit")
 
 
-def check_types(types: Iterable[str] | None) -> frozenset[str] | None:
-    """Return `types` as a set; one text would be taken for its letters. Raises InvalidInput(`invalid_argument`)."""
+def check_wanted(types: Iterable[str] | None, stream_prefix: str | None) -> Wanted | None:
+    """Return what a reader asks for, or None if that is everything. Raises InvalidInput(`invalid_argument`).
+
+    A single text for `types` would be taken for its letters, so it is refused.
+    """
     if isinstance(types, str):
         raise InvalidInput("invalid_argument", f"`types` is a list of event types, not the text {types!r:.40}")
-    return None if types is None else frozenset(types)
+    if stream_prefix is not None and type(stream_prefix) is not str:
+        raise InvalidInput("invalid_argument", f"`stream_prefix` is a text, not {stream_prefix!r:.40}")
+    if types is None and not stream_prefix:
+        return None
+    return Wanted(None if types is None else frozenset(types), stream_prefix or "")
+
+
+def check_event_id(value: bytes) -> bytes:
+    """Return `value` if it can be an event's id; raises InvalidInput(`invalid_id`)."""
+    return _id(value, "event id")
 
 
 def _events_of(append: Append) -> Sequence[Any]:

@@ -130,7 +130,7 @@ def _look_before_writing(settings: Settings, may_create: bool) -> None:
 
 
 def _look_past_the_journal(settings: Settings) -> None:
-    """Look at a database in the middle of a transaction, whose program died: only opening it for writing can roll it back.
+    """Look at a database in the middle of a transaction whose program died: only a writer can roll it back.
 
     A log is in that state if it died while it was created. The file is read as it is, and refused if it says whose it
     is.

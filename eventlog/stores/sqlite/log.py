@@ -1,11 +1,11 @@
-"""The log in an SQLite file: the contract of `eventlog.log`, kept by one writer, a few readers and a lock beside the file."""
+"""The log in an SQLite file: the contract of `eventlog.log`, kept by one writer, readers and a lock beside the file."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from eventlog.codec import REGISTRY, Registry
@@ -29,7 +29,15 @@ from eventlog.log import (
 from eventlog.plain import Limits
 from eventlog.stores.clock import Clock, SystemClock
 from eventlog.stores.entropy import jittered
-from eventlog.stores.requests import Request, check_limit, check_position, check_stream, check_types, make_request
+from eventlog.stores.requests import (
+    Request,
+    check_event_id,
+    check_limit,
+    check_position,
+    check_stream,
+    check_wanted,
+    make_request,
+)
 from eventlog.stores.sqlite.connection import Durability, Settings, Worker, sqlite_has_wal_reset_fix
 from eventlog.stores.sqlite.database import Facts, check_schema, open_for_reading, open_for_writing, read_facts
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
@@ -187,7 +195,7 @@ class SqliteLog:
         await connection.worker.close(timeout_s=_CLOSE_TIMEOUT_S)
 
     async def _close(self) -> None:
-        """Finish what was taken; close readers, then the writer, then the lock file; all of it within `_CLOSE_TIMEOUT_S`.
+        """Finish what was taken; close readers, then the writer, then the lock file; all within `_CLOSE_TIMEOUT_S`.
 
         What waits for a lock that somebody else holds is left to its thread, which ends once it gets the lock.
         """
@@ -344,7 +352,9 @@ class SqliteLog:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+    async def read(
+        self, stream: str, *, after: int = 0, limit: int | None = None
+    ) -> AsyncGenerator[RecordedEvent, None]:
         """Give the events of `stream` behind version `after`, verified and in version order."""
         self._check_usable()
         check_stream(stream, self._limits)
@@ -363,6 +373,27 @@ class SqliteLog:
             after = events[-1].version
             left = left - len(events) if left > 0 else left
 
+    async def read_back(
+        self, stream: str, *, before: int | None = None, limit: int | None = None
+    ) -> AsyncGenerator[RecordedEvent, None]:
+        """Give the events of `stream` in front of version `before`, verified and newest first."""
+        self._check_usable()
+        check_stream(stream, self._limits)
+        before = None if before is None else check_position(before, "before")
+        check_limit(limit)
+        rows = self._make_rows()
+        left = limit if limit is not None else -1  # which never becomes 0
+        while left != 0:
+            size = PAGE if left < 0 else min(PAGE, left)
+            self._check_usable()
+            events = await self._reads.run(rows.stream_page_back, stream, before, size)
+            for event in events:
+                yield event
+            if len(events) < size:
+                return
+            before = events[-1].version
+            left = left - len(events) if left > 0 else left
+
     async def read_stream(self, stream: str, *, after: int = 0) -> StreamSlice:
         """Return the events of `stream` behind version `after` and the version it was at, from one snapshot."""
         self._check_usable()
@@ -371,31 +402,46 @@ class SqliteLog:
         events, version = await self._reads.run(self._make_rows().stream_page, stream, after, -1)
         return StreamSlice(events, version)
 
-    async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[RecordedEvent]:
+    async def read_all(
+        self,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Iterable[str] | None = None,
+        stream_prefix: str | None = None,
+    ) -> AsyncGenerator[RecordedEvent, None]:
         """Give the events of the log behind position `after`, verified and in position order."""
         self._check_usable()
         check_position(after, "after")
         check_limit(limit)
+        wanted = check_wanted(types, stream_prefix)
         rows = self._make_rows()
-        left = limit if limit is not None else -1
+        left = limit if limit is not None else -1  # which never becomes 0
         while left != 0:
-            size = PAGE if left < 0 else min(PAGE, left)
+            size = PAGE if left < 0 or wanted is not None else min(PAGE, left)
             self._check_usable()
-            events, _ = await self._reads.run(rows.log_page, after, size)
+            events, position = await self._reads.run(rows.log_page, after, size, wanted)
             for event in events:
                 yield event
-            if len(events) < size:
+                left -= 1
+                if left == 0:
+                    return
+            if position - after < size:
                 return
-            after = events[-1].position
-            left = left - len(events) if left > 0 else left
+            after = position
 
     async def subscribe(
-        self, *, after: int = 0, types: Iterable[str] | None = None, marks: bool = False
-    ) -> AsyncIterator[RecordedEvent | Mark]:
+        self,
+        *,
+        after: int = 0,
+        types: Iterable[str] | None = None,
+        stream_prefix: str | None = None,
+        marks: bool = False,
+    ) -> AsyncGenerator[RecordedEvent | Mark, None]:
         """Give the events behind position `after`, then wait for new ones, those of other processes too."""
         self._check_usable()
         check_position(after, "after")
-        wanted = check_types(types)
+        wanted = check_wanted(types, stream_prefix)
         rows = self._make_rows()
         await self._check_not_beyond(after)
         has_caught_up = False
@@ -422,6 +468,11 @@ class SqliteLog:
                 if marks:
                     yield CaughtUp(after)
             await _wait_for(committed, pause_s)
+
+    async def find(self, event_id: bytes) -> RecordedEvent | None:
+        """Return the event with this id, verified, or None."""
+        self._check_usable()
+        return await self._reads.run(self._make_rows().find, check_event_id(event_id))
 
     async def head(self) -> Head:
         """Return the end of the log."""
@@ -476,7 +527,7 @@ class SqliteLog:
             return result
 
     async def check_file(self) -> list[Problem]:
-        """Return damage that no hash of an event covers: of pages and indexes, and of the triggers that guard the tables."""
+        """Return damage that no hash of an event covers: of pages and indexes, and of the triggers on the tables."""
         self._check_usable()
         return await self._reads.run(_check_file)
 

@@ -58,7 +58,7 @@ class ReadConnections:
             raise StoreUnavailable("engine_closed", "the log was closed before it was read")
 
     async def _open(self) -> Worker:
-        """Open one more connection: under the file lock, for which the thread may wait for ever, but the caller does not."""
+        """Open one more connection: under the file lock, for which its thread may wait for ever, and no caller."""
         worker = Worker(self._connector, self._lock)
         self._all.append(worker)
         try:

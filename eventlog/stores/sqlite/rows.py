@@ -14,12 +14,13 @@ from eventlog.codec import Registry
 from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
 from eventlog.errors import InvalidInput, LogCorrupt
 from eventlog.log import CheckedPage, Problem, RecordedEvent
+from eventlog.stores.requests import Wanted
 from eventlog.stores.sqlite.database import Facts
 
 __all__ = ["Rows"]
 
-_COLUMNS: Final = """e.position, e.stream_id, e.version, e.type_id, e.schema_version, e.actor_id, e.recorded_at_us, e.event_id,
-e.causation_id, CAST(e.correlation_id AS BLOB), e.body_kind, CAST(e.body AS BLOB), e.salt, e.leaf"""
+_COLUMNS: Final = """e.position, e.stream_id, e.version, e.type_id, e.schema_version, e.actor_id, e.recorded_at_us,
+e.event_id, e.causation_id, CAST(e.correlation_id AS BLOB), e.body_kind, CAST(e.body AS BLOB), e.salt, e.leaf"""
 
 _STREAM: Final = "SELECT stream_id FROM streams WHERE name = ?"
 _VERSION: Final = "SELECT coalesce(max(version), 0) FROM events WHERE stream_id = ?"
@@ -30,6 +31,10 @@ _LOG_PAGE: Final = f"""
 SELECT {_COLUMNS}, p.leaf
 FROM events e LEFT JOIN events p ON p.stream_id = e.stream_id AND p.version = e.version - 1
 WHERE e.position > ? ORDER BY e.position LIMIT ?"""
+_BY_ID: Final = f"""
+SELECT {_COLUMNS}, p.leaf
+FROM events e LEFT JOIN events p ON p.stream_id = e.stream_id AND p.version = e.version - 1
+WHERE e.event_id = ?"""
 _TIME: Final = "SELECT recorded_at_us FROM events WHERE position = ?"
 _HEAD: Final = "SELECT position, leaf FROM events ORDER BY position DESC LIMIT 1"
 
@@ -55,7 +60,7 @@ class Rows:
     def stream_page(
         self, connection: sqlite3.Connection, stream: str, after: int, limit: int
     ) -> tuple[list[RecordedEvent], int]:
-        """Return up to `limit` events of a stream behind version `after`, and the version of the stream, from one snapshot."""
+        """Return up to `limit` events of a stream behind version `after` and the stream's version, from one snapshot."""
         connection.execute("BEGIN")
         try:
             row = connection.execute(_STREAM, (stream,)).fetchone()
@@ -68,10 +73,39 @@ class Rows:
         finally:
             connection.execute("ROLLBACK")
 
+    def stream_page_back(
+        self, connection: sqlite3.Connection, stream: str, before: int | None, limit: int
+    ) -> list[RecordedEvent]:
+        """Return up to `limit` events of a stream in front of version `before` or from its end, newest first.
+
+        The page is read and followed forwards, from the leaf in front of its oldest event, and so verified like any.
+        """
+        connection.execute("BEGIN")
+        try:
+            row = connection.execute(_STREAM, (stream,)).fetchone()
+            if row is None:
+                return []
+            (version,) = connection.execute(_VERSION, row).fetchone()
+            newest = version if before is None else min(max(before - 1, 0), version)
+            after = max(newest - limit, 0)
+            previous = self._leaf_before(connection, row[0], stream, after, version)
+            rows = connection.execute(_STREAM_PAGE, (row[0], after, newest - after)).fetchall()
+            return self._follow_stream(connection, rows, stream, after, previous)[::-1]
+        finally:
+            connection.execute("ROLLBACK")
+
+    def find(self, connection: sqlite3.Connection, event_id: bytes) -> RecordedEvent | None:
+        """Return the event with this id, or None."""
+        row = connection.execute(_BY_ID, (event_id,)).fetchone()
+        if row is None:
+            return None
+        _check_numbers(row)
+        return self._event(connection, row, _previous(row), None)
+
     def log_page(
-        self, connection: sqlite3.Connection, after: int, limit: int, types: frozenset[str] | None = None
+        self, connection: sqlite3.Connection, after: int, limit: int, wanted: Wanted | None = None
     ) -> tuple[list[RecordedEvent], int]:
-        """Return the events of `types` among the next `limit` positions, and the last position that was looked at."""
+        """Return the wanted events of the next `limit` positions, and the last position that was looked at."""
         events: list[RecordedEvent] = []
         position = after
         for row in connection.execute(_LOG_PAGE, (after, limit)).fetchall():
@@ -79,12 +113,7 @@ class Rows:
                 raise LogCorrupt("position_gap", f"position {position + 1} is missing", position=position + 1)
             position = row[0]
             _check_numbers(row)
-            previous = row[14] if row[2] > 1 else NO_HASH
-            if previous is None:
-                raise LogCorrupt(
-                    "version_gap", f"the event before position {position} in its stream is missing", position=position
-                )
-            event = self._event(connection, row, previous, types)
+            event = self._event(connection, row, _previous(row), wanted)
             if event is not None:
                 events.append(event)
         return events, position
@@ -156,9 +185,9 @@ class Rows:
         return events
 
     def _event(
-        self, connection: sqlite3.Connection, row: Row, previous: bytes, types: frozenset[str] | None
+        self, connection: sqlite3.Connection, row: Row, previous: bytes, wanted: Wanted | None
     ) -> RecordedEvent | None:
-        """Return the event of a row, or None if its type is not wanted. Raises LogCorrupt unless the leaf is right."""
+        """Return the event of a row, or None if it is not wanted. Raises LogCorrupt unless the leaf is right."""
         position, stream_id, version, type_id, schema_version, actor_id, at_us, event_id, cause, correlation = row[:10]
         body_kind, body, salt, leaf = row[10:14]
         type_name = self._types.get(type_id) or self._name(connection, "types", "type_id", type_id, position)
@@ -201,7 +230,7 @@ class Rows:
                 stream=stream,
                 version=version,
             )
-        if types is not None and type_name not in types:
+        if wanted is not None and not wanted.has(type_name, stream):
             return None
         return RecordedEvent(
             position=position,
@@ -252,8 +281,16 @@ def _check_numbers(row: Row) -> None:
         raise LogCorrupt("leaf_mismatch", f"position {row[0]} is not what its hash says", position=row[0])
 
 
+def _previous(row: Row) -> bytes:
+    """Return the leaf in front of a row's event in its stream. Raises LogCorrupt if that is missing."""
+    previous: bytes | None = row[14] if row[2] > 1 else NO_HASH
+    if previous is None:
+        raise LogCorrupt("version_gap", f"the event before position {row[0]} in its stream is missing", position=row[0])
+    return previous
+
+
 def _text(stored: bytes) -> str:
-    """Return stored UTF-8 as text. Bytes that are none become surrogates, which no leaf holds: a mismatch, not a crash."""
+    """Return stored UTF-8 as text. Bytes that are none become surrogates, which no leaf holds: a mismatch, no crash."""
     return stored.decode("utf-8", "surrogateescape")
 
 

@@ -2,22 +2,26 @@
 
 The database is identified by `application_id` 0x45764C67 ("EvLg") and `user_version` (the format version). Tables:
 
-    meta      name → value: `store_id`, 16 random bytes that survive a restore log_ids   the 16 random bytes of each
-    incarnation of the log, valid from its first position on; one row until a restore streams   stream names as small
-    integers, in the order of their first event types     event types, likewise actors    actors, likewise events
-    one row an event, clustered by position views     which views are written here, and up to which position
+    meta      name → value: `store_id`, 16 random bytes that survive a restore
+    log_ids   16 random bytes for each incarnation of the log, valid from its first position on; one row until a restore
+    streams   stream names as small integers, in the order of their first event
+    types     event types, likewise
+    actors    actors, likewise
+    events    one row an event, clustered by position
+    views     which views are written here, and up to which position
 
 A row of `events` holds every field of the entry (`eventlog/entry.py`) or what it is derived from:
 
-    position, version, schema_version, recorded_at_us, event_id, body_kind   as in the entry stream_id, type_id,
-    actor_id    the names, interned causation_id, correlation_id    NULL for none (16 zero bytes and "" in the entry)
-    body                            the stored JSON; TEXT when plain, so that the `sqlite3` shell reads it, BLOB
-    otherwise salt                            16 random bytes; with the body it gives content_commit leaf
-    SHA-256(0x00, entry)
+    position, version, schema_version, recorded_at_us, event_id, body_kind   as in the entry
+    stream_id, type_id, actor_id    the names, interned
+    causation_id, correlation_id    NULL for none (16 zero bytes and "" in the entry)
+    body                            the stored JSON; TEXT when plain, so that the `sqlite3` shell reads it, else BLOB
+    salt                            16 random bytes; with the body it gives content_commit
+    leaf                            SHA-256(0x00, entry)
 
-`body_len` is the body's length, `stored_hash` is derivable from the body, `prev_in_stream` is the leaf of version -
-1. For an erased event the erasure event will carry `body_len` and `content_commit`; they are not stored twice for all
-others.
+`body_len` is the body's length, `stored_hash` is derivable from the body, `prev_in_stream` is the leaf of the version
+before. For an erased event the erasure event will carry `body_len` and `content_commit`; they are not stored twice for
+all others.
 
 Rows are append-only: triggers refuse UPDATE, DELETE, and every INSERT that is not exactly the next position and the
 next version of its stream with a new event id, so INSERT OR REPLACE cannot replace either (delete triggers do not
@@ -40,7 +44,7 @@ FORMAT_VERSION: Final = 1
 
 Migration = Callable[[sqlite3.Connection], None]
 MIGRATIONS: Final[Mapping[int, Migration]] = {}
-"""`MIGRATIONS[n]` turns a database of format n into one of format n + 1, inside the transaction that it is called in."""
+"""`MIGRATIONS[n]` turns a database of format n into one of format n + 1, inside the transaction it is called in."""
 
 EVENT_COLUMNS: Final = (
     "position",

@@ -167,7 +167,7 @@ class Transactions:
         try:
             return self._write_once(connection, requests, is_careful=False)
         except sqlite3.IntegrityError:
-            # An id is in the log already (the usual reason), or what we remembered is wrong. Start over, trusting nothing.
+            # An id is in the log already (the usual reason), or what we remembered is wrong. Start over, trusting none.
             connection.execute("ROLLBACK")
             connection.execute("BEGIN IMMEDIATE")
             self._forget()

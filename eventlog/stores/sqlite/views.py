@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from eventlog.errors import EventLogError
 from eventlog.log import RecordedEvent
+from eventlog.stores.requests import Wanted
 from eventlog.stores.sqlite.rows import Rows
 from eventlog.stores.telemetry import logger
 
@@ -144,7 +145,7 @@ class Views:
         connection.execute("RELEASE view")
 
     def _apply(self, connection: sqlite3.Connection, view: InlineView, position: int, upto: int) -> None:
-        events, _ = self._rows().log_page(connection, position, upto - position, view.event_types)
+        events, _ = self._rows().log_page(connection, position, upto - position, Wanted(view.event_types, ""))
         if events:
             view.apply(connection, events)
         _move(connection, view, position, upto)

@@ -60,7 +60,7 @@ class _Waiting(msgspec.Struct, eq=False):
     tries: int = 1
 
     def answer(self, answer: Answer) -> None:
-        """Tell the caller, once. After a first try that ended unknown, only the log itself can make a failure definite."""
+        """Tell the caller, once. After a first try that ended unknown, only the log can make a failure definite."""
         if self.tries > 1 and isinstance(answer, EventLogError) and not isinstance(answer, (Conflict, Misuse)):
             answer = self.unknown(f"the first try may have stored them, and asking again failed: {answer}")
         if self.future.done() or self.future.get_loop().is_closed():
@@ -114,7 +114,7 @@ class Writer:
         return len(self._queue)
 
     def submit(self, request: Request) -> asyncio.Future[list[AppendResult]]:
-        """Queue a request and return the future of its answer. Raises StoreUnavailable at once if it cannot be taken."""
+        """Queue a request and return the future of its answer. Raises StoreUnavailable if it cannot be taken."""
         if self._is_closing or self._task.done():
             raise StoreUnavailable("engine_closed", "the log takes no more events: it is closed, or its loop is ending")
         if self.is_lost:
@@ -279,7 +279,7 @@ class Writer:
         self._tell_unknown(waiting, why)
 
     def _ask_again(self, waiting: list[_Waiting], why: str) -> None:
-        """Put requests back in front: behind the barrier each is found in the log, or is certain not to be and is written."""
+        """Put requests back in front: behind the barrier each is found in the log, or certain not to be and written."""
         self._tell_unknown([each for each in waiting if each.tries >= MAX_TRIES], why)
         again = [each for each in waiting if not each.future.done()]
         for each in again:
@@ -332,7 +332,7 @@ class Writer:
             self._poison(f"{wal.failures} WAL checkpoints in a row failed: {wal.last_error}")
 
     async def _keeping_deadlines(self, hop: asyncio.Future[T]) -> T:
-        """Wait for the thread while the lock may be held elsewhere; requests that are queued meanwhile still time out."""
+        """Wait for the thread while the lock may be held elsewhere; what is queued meanwhile still times out."""
         while not hop.done():
             await asyncio.wait({hop}, timeout=_PATIENCE_S)
             self._expire_queue()
