@@ -1,7 +1,7 @@
 """Read models: folds of the log that answer questions about it.
 
-A projection is a name, a revision and a pure `apply` (`projections.projection`); the views that ship are `runs`. Views in
-SQLite are in `projections.sqlite_views`. Projections are handed events and can never append.
+A projection is a name, a revision and a pure `apply` (`projections.projection`); the views that ship are `runs`. Views
+in SQLite are in `projections.sqlite_views`. Projections are handed events and can never append.
 """
 
 from projections.projection import Projection, Row

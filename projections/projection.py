@@ -1,7 +1,8 @@
 """What a projection is: a name, a revision and a pure `apply`.
 
-A projection answers one kind of question by folding events into rows. It is handed events, never a log: that it cannot append
-is a matter of types. Raise `revision` whenever the rows of old events would come out differently; the view is then built again.
+A projection answers one kind of question by folding events into rows. It is handed events, never a log: that it cannot
+append is a matter of types. Raise `revision` whenever the rows of old events would come out differently; the view is
+then built again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Row = dict[str, Any]
 
 
 class Projection(Protocol):
-    """A fold of events into rows that are found by one key. The row holds the version of its stream that it is folded up to."""
+    """A fold of events into rows that are found by one key; a row holds the version of its stream it is folded up to."""
 
     @property
     def name(self) -> str:

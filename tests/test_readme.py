@@ -28,7 +28,9 @@ def test_a_python_block_runs(block: str, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
     script.write_text(block, encoding="utf-8")
     command = [sys.executable, "-W", "error", str(script)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 

@@ -92,12 +92,8 @@ async def types(runner: eventlog.Runner, run_id: str = "run-1") -> list[str]:
     return [event.type for event in await runner.trace(run_id)]
 
 
-# ── the straight path ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_run_is_proposed_approved_executed_and_then_replayed(
-    runner: eventlog.Runner, action: Scripted
-) -> None:
+# ── the straight path ─────────────────────────────────────────────────────────────────────────────────────────────────
+async def test_a_run_is_proposed_approved_executed_and_then_replayed(runner: eventlog.Runner, action: Scripted) -> None:
     proposal = proposal_of(text="x")
     assert (await runner.propose("run-1", proposal)).status == "WAITING_FOR_USER"
     assert (await runner.approve("run-1", proposal.hash)).status == "APPROVED"
@@ -138,9 +134,7 @@ async def test_every_attempt_has_the_same_op_key(runner: eventlog.Runner, action
     assert [call.attempt for call in action.calls] == [1, 2, 3]
 
 
-# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 async def test_a_run_id_is_used_once(runner: eventlog.Runner) -> None:
     await runner.propose("run-1", proposal_of())
     with pytest.raises(Refused) as refusal:
@@ -149,7 +143,12 @@ async def test_a_run_id_is_used_once(runner: eventlog.Runner) -> None:
 
 
 async def test_a_command_on_an_unknown_run_creates_no_stream(runner: eventlog.Runner, log: RunLog) -> None:
-    for command in (runner.resume("nope"), runner.approve("nope", "0" * 64), runner.state("nope"), runner.trace("nope")):
+    for command in (
+        runner.resume("nope"),
+        runner.approve("nope", "0" * 64),
+        runner.state("nope"),
+        runner.trace("nope"),
+    ):
         with pytest.raises(Refused) as refusal:
             await command
         assert refusal.value.label == "unknown_run:nope"
@@ -288,9 +287,7 @@ async def test_nobody_forges_an_approval_through_the_public_door(log: RunLog, ru
     assert refusal.value.code == "reserved_stream"
 
 
-# ── how an effect ends ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
+# ── how an effect ends ────────────────────────────────────────────────────────────────────────────────────────────────
 async def test_a_conflict_leaves_the_run_approved_and_is_recorded_with_both_hashes(
     runner: eventlog.Runner, action: Scripted
 ) -> None:
@@ -358,9 +355,7 @@ async def test_an_opaque_action_with_an_unknown_outcome_is_never_tried_again(log
     assert (await types(runner))[-1] == "resume_rejected"
 
 
-# ── crashes and rivals ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
+# ── crashes and rivals ────────────────────────────────────────────────────────────────────────────────────────────────
 class Crash(BaseException):
     """Ends a resume as a dead process would: nothing behind it is recorded."""
 
@@ -498,9 +493,7 @@ async def test_a_cancelled_resume_leaves_an_intent_that_the_next_one_settles(log
     assert (await runner.resume("run-1")).result == "executed"
 
 
-# ── the view that people decide from ─────────────────────────────────────────────────────────────────────────────────────
-
-
+# ── the view that people decide from ──────────────────────────────────────────────────────────────────────────────────
 async def edited_run(path: Path, change: str) -> tuple[EventLogError | eventlog.Outcome, list[Any], Path]:
     """Approve a run, edit its row in the table `runs` behind the engine, resume; return the end, the trace, the target."""
     view = runs_view()
@@ -528,7 +521,7 @@ async def edited_run(path: Path, change: str) -> tuple[EventLogError | eventlog.
     ("change", "code"),
     [
         ("UPDATE runs SET request_id = 'approval:run-2'", "approval_request_mismatch"),
-        ("UPDATE runs SET args = '{\"content\":\"other\"}'", "proposal_hash_mismatch"),
+        ('UPDATE runs SET args = \'{"content":"other"}\'', "proposal_hash_mismatch"),
         ("UPDATE runs SET args = 'no json'", "proposal_hash_mismatch"),
         ("UPDATE runs SET action = 'other'", "proposal_hash_mismatch"),
         ("UPDATE runs SET output = 'other'", "proposal_hash_mismatch"),

@@ -154,21 +154,48 @@ BROKEN = {
     "a subscriber gets an event twice when it turns live": (
         "SubscribeContract",
         """
-    async def subscribe(self, *, after=0, types=None, marks=False):
+    async def subscribe(self, *, after=0, **options):
         async for event in self.read_all(after=after):
             yield event
             after = event.position
-        async for event in super().subscribe(after=max(after - 1, 0), types=types, marks=marks):
+        async for event in super().subscribe(after=max(after - 1, 0), **options):
             yield event
 """,
     ),
     "events are read without their order": (
         "ReadContract",
         """
-    async def read_all(self, *, after=0, limit=None):
-        events = [event async for event in super().read_all(after=after, limit=limit)]
+    async def read_all(self, **options):
+        events = [event async for event in super().read_all(**options)]
         for event in reversed(events):
             yield event
+""",
+    ),
+    "reading back goes round the end": (
+        "LookUpContract",
+        """
+    async def read_back(self, stream, *, before=None, limit=None):
+        before = before or None
+        async for event in super().read_back(stream, before=before, limit=limit):
+            yield event
+""",
+    ),
+    "the limit counts what the filter left out": (
+        "LookUpContract",
+        """
+    async def read_all(self, *, after=0, limit=None, types=None, stream_prefix=None):
+        wanted = [event async for event in super().read_all(after=after, types=types, stream_prefix=stream_prefix)]
+        async for event in super().read_all(after=after, limit=limit):
+            if event in wanted:
+                yield event
+""",
+    ),
+    "a refused event is found": (
+        "LookUpContract",
+        """
+    def _store(self, request):
+        self._by_id |= {event.event_id: event for part in request.parts for event in part.events}
+        return super()._store(request)
 """,
     ),
 }

@@ -3,14 +3,15 @@
     python tools/crash_runs.py points [--json]           every failpoint, by exit status 91 and by SIGKILL
     python tools/crash_runs.py kills [--count N] [--seed N] [--remove-files]
 
-`points` crashes the resume of an approved run at each named point and resumes it in another process. `kills` lets a process
-start, approve and resume runs in a loop while it is killed at random moments; after each kill another process finishes what it
-left. In both the effect is a file, and each creation of it adds a receipt to a list that nothing removes, so a second effect
-would be counted. Afterwards every run that a process was told about must be in the log, every completed run must have its file
-with exactly the approved content, no run more than one receipt, and the log must be without contradiction.
+`points` crashes the resume of an approved run at each named point and resumes it in another process. `kills` lets a
+process start, approve and resume runs in a loop while it is killed at random moments; after each kill another process
+finishes what it left. In both the effect is a file, and each creation of it adds a receipt to a list that nothing
+removes, so a second effect would be counted. Afterwards every run that a process was told about must be in the log,
+every completed run must have its file with exactly the approved content, no run more than one receipt, and the log must
+be without contradiction.
 
-`--remove-files` is the negative control: it takes the finished files away before the next process looks, as a receiver that
-loses its memory would, and receipts are counted twice.
+`--remove-files` is the negative control: it takes the finished files away before the next process looks, as a receiver
+that loses its memory would, and receipts are counted twice.
 """
 
 from __future__ import annotations
@@ -75,9 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if report["wrong"] else 0
 
 
-# ── every failpoint ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
+# ── every failpoint ───────────────────────────────────────────────────────────────────────────────────────────────────
 def _points(folder: Path, _: argparse.Namespace) -> dict[str, Any]:
     wrong: list[str] = []
     ends: dict[str, str] = {}
@@ -130,9 +129,7 @@ def kill_at(target: str) -> Reach:
     return reach
 
 
-# ── random kills ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
+# ── random kills ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def _kills(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     generator = random.Random(options.seed)
     told: set[str] = set()
@@ -217,9 +214,7 @@ def _unfinished(connection: Any) -> list[tuple[str]]:
     return rows
 
 
-# ── what must be true afterwards ─────────────────────────────────────────────────────────────────────────────────────────
-
-
+# ── what must be true afterwards ──────────────────────────────────────────────────────────────────────────────────────
 async def _audit(folder: Path, completed: set[str], moments: Counter[str] | None = None) -> list[str]:
     """Return what is wrong in the log and outside it. `completed` are the runs that somebody was told are completed."""
     wrong: list[str] = []
@@ -253,12 +248,8 @@ async def _audit_runs(log: SqliteLog, folder: Path, completed: set[str]) -> list
     return wrong + [f"{run_id}: said to be completed, but is not" for run_id in sorted(completed)]
 
 
-# ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def _with_runner(
-    place: Path, reach: Reach, use: Callable[[eventlog.Runner, Path], Awaitable[None]]
-) -> None:
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+async def _with_runner(place: Path, reach: Reach, use: Callable[[eventlog.Runner, Path], Awaitable[None]]) -> None:
     view = runs_view()
     async with eventlog.open(place / "runs.db", views=[view]) as log:
         action = CountedWriteFile(place / "receipts")

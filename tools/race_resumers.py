@@ -1,10 +1,12 @@
-"""Races of several processes that resume one run at the same moment, with effects counted at a receiver that cannot refuse.
+"""Races of several processes that resume one run at the same moment, with effects counted at a receiver that cannot
+refuse.
 
     python tools/race_resumers.py [--races N] [--resumers N] [--without-expected-version] [--seed N]
 
-Each race is a fresh run, approved, whose action adds one line to a file outside the log. All processes are told its id at once.
-Exactly one line may be there afterwards, and every other process must have been told `run_conflict` or `already_completed`.
-`--without-expected-version` is the negative control: it drops the expectation from the append of the intent, and doubles appear.
+Each race is a fresh run, approved, whose action adds one line to a file outside the log. All processes are told its id
+at once. Exactly one line may be there afterwards, and every other process must have been told `run_conflict` or
+`already_completed`. `--without-expected-version` is the negative control: it drops the expectation from the append of
+the intent, and doubles appear.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Who may resume a run: proof that an earlier resumer is dead.
 
-Each attempt to perform an effect holds one lock file of its own, beside the database, from before its intent is appended until
-its result is. Only a living process can hold it: the kernel frees a `flock` when its holder dies, which a process id in a file
-cannot promise. The intent names the holder by host, boot and lock file, so that another process on the same host knows at once
-whether the intent is orphaned; on another host it has to wait for the deadline.
+Each attempt to perform an effect holds one lock file of its own, beside the database, from before its intent is
+appended until its result is. Only a living process can hold it: the kernel frees a `flock` when its holder dies, which
+a process id in a file cannot promise. The intent names the holder by host, boot and lock file, so that another process
+on the same host knows at once whether the intent is orphaned; on another host it has to wait for the deadline.
 
-The log alone keeps two resumers apart (an intent is appended at exactly the version that was read). A lock only says who may
-try; a wrong answer here could cost time, never a second effect.
+The log alone keeps two resumers apart (an intent is appended at exactly the version that was read). A lock only says
+who may try; a wrong answer here could cost time, never a second effect.
 """
 
 from __future__ import annotations

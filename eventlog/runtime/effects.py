@@ -29,7 +29,7 @@ class Promise(StrEnum):
     """What an action can say about an effect after a crash between the effect and its record."""
 
     CHECKABLE = "checkable"
-    """`execute` may be called again with the same call: it finds out whether the effect happened, and does it if not."""
+    """`execute` may be called again with the same call: it finds out whether it happened, and does it if not."""
 
     OPAQUE = "opaque"
     """Nobody can ask; after a crash the outcome is unknown and nothing is retried automatically."""
@@ -88,7 +88,7 @@ class Action(Protocol):
         """What the runner may do after a crash between intent and result."""
 
     def check(self, call: Call) -> None:
-        """Refuse, by raising `ActionFailed`, what can be refused before any intent: wrong arguments, a forbidden target."""
+        """Refuse, by raising `ActionFailed`, what can be refused before any intent: arguments, a forbidden target."""
 
     async def execute(self, call: Call) -> Report:
         """Perform the effect, or find that it is done. Cancellation must not leave the effect half visible."""

@@ -1,7 +1,7 @@
 """Named points at which a crash can be injected, one before and one after each commit and each effect.
 
-Code that passes such a point calls `reach(NAME)`. In production `reach` is `pass_by`; the command line and the tests hand in
-`exit_at(name)`, which ends the process there as a crash would: no handlers, no clean-up, exit status 91.
+Code that passes such a point calls `reach(NAME)`. In production `reach` is `pass_by`; the command line and the tests
+hand in `exit_at(name)`, which ends the process there as a crash would: no handlers, no clean-up, exit status 91.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Drives runs: reads a run, decides, appends, performs the approved effect, and records what became of it.
 
-The runner keeps nothing in memory between two calls. What it knows of a run is folded from the log each time, so any process
-may make the next call. Two resumers of one run meet at the append of the intent: it is written at exactly the version that was
-read, so one of them wins, and the other has done nothing.
+The runner keeps nothing in memory between two calls. What it knows of a run is folded from the log each time, so any
+process may make the next call. Two resumers of one run meet at the append of the intent: it is written at exactly the
+version that was read, so one of them wins, and the other has done nothing.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ from eventlog.errors import (
     RunConflict,
     WrongExpectedVersion,
 )
-from eventlog.events import RUN_EVENTS, Owner, RunClaimed, RunEvent, run_stream
+from eventlog.events import RUN_EVENTS, Failure, Owner, RunClaimed, RunEvent, run_stream
 from eventlog.events import ActionConflict as ActionConflictEvent
 from eventlog.events import ActionExecuted as ActionExecutedEvent
 from eventlog.events import ActionFailed as ActionFailedEvent
 from eventlog.events import ActionRecovered as ActionRecoveredEvent
-from eventlog.events import Failure
 from eventlog.events import OutcomeUnknown as OutcomeUnknownEvent
 from eventlog.log import Append, Expect, NewEvent, RecordedEvent, RunLog
 from eventlog.proposal import Proposal, op_key
@@ -94,8 +93,9 @@ class RunView(Protocol):
 class Runner:
     """Commands on the runs of one log.
 
-    `actions` are the effects that this program can perform. `view` is the stored view to compare with before an effect, if the
-    program shows people one. `lease_s` is how long an intent belongs to its owner when nobody can prove that the owner is dead.
+    `actions` are the effects that this program can perform. `view` is the stored view to compare with before an effect,
+    if the program shows people one. `lease_s` is how long an intent belongs to its owner when nobody can prove that the
+    owner is dead.
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class Runner:
     ) -> Outcome:
         """Approve exactly the proposal with this hash.
 
-        Raises Refused: `unknown_run`, `approval_not_pending` (`existing_approval` in the details), `proposal_hash_mismatch`.
+        Raises Refused: `unknown_run`, `approval_not_pending` (`existing_approval` in the details),
+        `proposal_hash_mismatch`.
         """
         return await self._decide(run_id, "approve", proposal_hash, reason, actor)
 
@@ -146,9 +147,9 @@ class Runner:
     async def resume(self, run_id: str, *, output: str | None = None, actor: str | None = None) -> Outcome:
         """Perform the approved effect, or find that it was performed. Any process may call this, any number of times.
 
-        `output`, if given, must be the approved target. Raises Refused when the run does not allow it (the refusal is in the
-        log), ActionConflict, ActionFailed or OutcomeUnknown for the effect's own end, RunConflict or ClaimLost when another
-        resumer is at work, LogCorrupt when the run's events contradict their hashes.
+        `output`, if given, must be the approved target. Raises Refused when the run does not allow it (the refusal is
+        in the log), ActionConflict, ActionFailed or OutcomeUnknown for the effect's own end, RunConflict or ClaimLost
+        when another resumer is at work, LogCorrupt when the run's events contradict their hashes.
         """
         check_run_id(run_id)
         for _ in range(_MAX_REDECISIONS):
@@ -227,7 +228,7 @@ class Runner:
             return await self._execute(held, proposal, action, call, actor)
 
     async def _begin(self, run: Run, owner: Owner, actor: str | None) -> Run:
-        """Make the intent durable and return the run as held by this resumer. Raises RunConflict if another was first."""
+        """Make the intent durable and return the run as this resumer holds it. Raises RunConflict if another was first."""
         assert run.proposal is not None, "a run that is approved has a proposal"
         events = begin_effect(
             run,
@@ -307,8 +308,8 @@ class Runner:
     async def _record(self, run: Run, event: RunEvent, actor: str | None) -> None:
         """Append the result of an effect, unless a later claim has fenced this holder (ClaimLost).
 
-        Other events (a refused approval) may have moved the version meanwhile; the result goes behind them. The event id is
-        made once, so that an append whose outcome was unknown is not recorded twice.
+        Other events (a refused approval) may have moved the version meanwhile; the result goes behind them. The event
+        id is made once, so that an append whose outcome was unknown is not recorded twice.
         """
         new = NewEvent(_TYPE_OF[type(event)], event)
         version = run.version
@@ -396,7 +397,9 @@ def _conflict_event(name: str, key: str, report: Conflicted) -> ActionConflictEv
 
 
 def _too_late() -> ActionFailed:
-    return ActionFailed("action_failed", "half of the lease was used up before the effect could begin; nothing was done")
+    return ActionFailed(
+        "action_failed", "half of the lease was used up before the effect could begin; nothing was done"
+    )
 
 
 def _printable(text: str) -> str:

@@ -1,7 +1,7 @@
 """Structured log lines, over the standard library's logger `eventlog`.
 
-Silent until the application asks: the logger has only a NullHandler, and nothing is configured globally. Lines carry names
-and numbers (run_id, stream, version, position), never a body.
+Silent until the application asks: the logger has only a NullHandler, and nothing is configured globally. Lines carry
+names and numbers (run_id, stream, version, position), never a body.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOGGER.addHandler(logging.NullHandler())
 
 
 class Telemetry:
-    """Writes lines of the level's name. A line that nobody will see costs one question, and not the import of structlog."""
+    """Writes lines of a level. A line that nobody will see costs one question, and not the import of structlog."""
 
     def debug(self, event: str, **facts: Any) -> None:
         """What happens all the time: appends, WAL checkpoints."""

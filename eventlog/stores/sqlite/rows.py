@@ -60,7 +60,7 @@ class Rows:
     def stream_page(
         self, connection: sqlite3.Connection, stream: str, after: int, limit: int
     ) -> tuple[list[RecordedEvent], int]:
-        """Return up to `limit` events of a stream behind version `after` and the stream's version, from one snapshot."""
+        """Return up to `limit` events of a stream behind version `after` and its version, from one snapshot."""
         connection.execute("BEGIN")
         try:
             row = connection.execute(_STREAM, (stream,)).fetchone()
