@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 class Projection(Protocol):
-    """A fold of events into rows that are found by one key; a row holds the version of its stream it is folded up to."""
+    """A fold of events into rows that are found by one key; each holds the version of its stream it is folded up to."""
 
     @property
     def name(self) -> str:

@@ -495,7 +495,7 @@ async def test_a_cancelled_resume_leaves_an_intent_that_the_next_one_settles(log
 
 # ── the view that people decide from ──────────────────────────────────────────────────────────────────────────────────
 async def edited_run(path: Path, change: str) -> tuple[EventLogError | eventlog.Outcome, list[Any], Path]:
-    """Approve a run, edit its row in the table `runs` behind the engine, resume; return the end, the trace, the target."""
+    """Approve a run, edit its row in the table `runs` behind the engine, resume; return the end, trace and target."""
     view = runs_view()
     target = path / "draft.txt"
     async with eventlog.open(path / "log.db", views=[view]) as log:

@@ -228,7 +228,7 @@ class Runner:
             return await self._execute(held, proposal, action, call, actor)
 
     async def _begin(self, run: Run, owner: Owner, actor: str | None) -> Run:
-        """Make the intent durable and return the run as this resumer holds it. Raises RunConflict if another was first."""
+        """Make the intent durable and return the run as it is held now. Raises RunConflict if another was first."""
         assert run.proposal is not None, "a run that is approved has a proposal"
         events = begin_effect(
             run,
