@@ -162,6 +162,32 @@ def test_the_environment_is_made_once(commands: list[list[str]]) -> None:
     assert len(commands) == 2
 
 
+def test_bench_installs_the_peers_once_and_hands_its_words_on(commands: list[list[str]]) -> None:
+    chosen, rest = dev.parse(["bench", "--quick", "--json", "figures.json", "append-1", "size"])
+    dev.bench(chosen, rest)
+    assert [command[1:3] for command in commands[:3]] == [["-m", "venv"], ["-m", "pip"], ["-m", "pip"]]
+    assert commands[2][-1] == ".[dev,bench]"
+    assert commands[3][1:] == [
+        str(Path("tools", "bench")),
+        "--quick",
+        "--json",
+        str(Path("figures.json").absolute()),
+        "append-1",
+        "size",
+    ]
+    dev.bench(*dev.parse(["bench"]))
+    assert commands[4:] == [[dev.ENVIRONMENT_PYTHON, str(Path("tools", "bench"))]]
+
+
+def test_a_new_environment_lacks_the_peers_until_they_are_asked_for(commands: list[list[str]]) -> None:
+    dev.bench(*dev.parse(["bench"]))
+    Path("pyproject.toml").write_text("[project]\nname = 'other'\n", encoding="utf-8")
+    dev.ensure_environment()
+    before = len(commands)
+    dev.bench(*dev.parse(["bench"]))
+    assert [command[-1] for command in commands[before:]] == [".[dev,bench]", str(Path("tools", "bench"))]
+
+
 def test_the_environment_is_made_again_when_pyproject_changes(commands: list[list[str]]) -> None:
     dev.ensure_environment()
     Path("pyproject.toml").write_text("[project]\nname = 'other'\n", encoding="utf-8")
