@@ -191,7 +191,7 @@ def test_the_readme_table_is_printed_from_the_file(tmp_path: Path, capsys: pytes
     assert main(["--readme", str(tmp_path / "report.json")]) == 0
     out = capsys.readouterr().out
     assert out.startswith("`the command` · cpu, 1 cores, k, f, Python p, SQLite s")
-    assert "- not installed: a peer" in out
+    assert "not installed: a peer" in out
 
 
 @pytest.mark.parametrize("start", [["tools/bench"], ["-m", "tools.bench"]], ids=["folder", "module"])

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 from eventlog.codec import REGISTRY, Registry
 from eventlog.entry import NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
-from eventlog.errors import Misuse, StoreUnavailable, WrongExpectedVersion
+from eventlog.errors import StoreUnavailable, WrongExpectedVersion
 from eventlog.log import (
     Append,
     AppendResult,
-    CaughtUp,
     CheckedPage,
-    CursorMoved,
     Expect,
-    FellBehind,
     Head,
     Health,
     Mark,
@@ -27,6 +24,8 @@ from eventlog.log import (
 from eventlog.plain import Limits
 from eventlog.stores.clock import Clock, SystemClock
 from eventlog.stores.entropy import random_bytes
+from eventlog.stores.guard import Guard
+from eventlog.stores.repeats import original_results
 from eventlog.stores.requests import (
     EncodedEvent,
     Part,
@@ -38,6 +37,7 @@ from eventlog.stores.requests import (
     check_wanted,
     make_request,
 )
+from eventlog.stores.subscription import Page, follow
 
 __all__ = ["MemoryLog"]
 
@@ -64,15 +64,12 @@ class MemoryLog:
         self._events: list[RecordedEvent] = []
         self._streams: dict[str, list[RecordedEvent]] = {}
         self._by_id: dict[bytes, RecordedEvent] = {}
-        self._state = "new"
+        self._guard: Final = Guard()
         self._appended = asyncio.Event()
 
     async def __aenter__(self) -> MemoryLog:
-        if self._state != "new":
-            raise Misuse("engine_closed", "a log object is opened once; make another with eventlog.open(…)")
-        self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
-        self._state = "open"
+        self._guard.claim()
+        self._guard.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -80,7 +77,7 @@ class MemoryLog:
 
     async def close(self) -> None:
         """Take no more work."""
-        self._state = "closed"
+        self._guard.close()
         self._appended.set()
 
     @property
@@ -100,7 +97,7 @@ class MemoryLog:
 
     async def health(self) -> Health:
         """Return the state of the store."""
-        self._check_usable()
+        self._guard.check()
         return Health(
             store="memory",
             log_id=self._log_id.hex(),
@@ -154,7 +151,7 @@ class MemoryLog:
         *,
         is_reserved_allowed: bool = False,
     ) -> list[AppendResult]:
-        self._check_usable()
+        self._guard.check()
         request = make_request(
             appends,
             checks,
@@ -173,7 +170,7 @@ class MemoryLog:
     def _store(self, request: Request) -> list[AppendResult]:
         found = [[self._by_id.get(event.event_id) for event in part.events] for part in request.parts]
         if any(event is not None for events in found for event in events):
-            return _original(request.parts, found)
+            return original_results(request.parts, found)
         expectations = [*((part.stream, part.expect) for part in request.parts), *request.checks]
         for stream, expect in expectations:
             actual = len(self._streams.get(stream, ()))
@@ -240,7 +237,7 @@ class MemoryLog:
         check_stream(stream, self._limits)
         check_position(after, "after")
         check_limit(limit)
-        self._check_usable()
+        self._guard.check()
         end = None if limit is None else after + limit
         for event in self._streams.get(stream, [])[after:end]:
             yield event
@@ -249,7 +246,7 @@ class MemoryLog:
         self, stream: str, *, before: int | None = None, limit: int | None = None
     ) -> AsyncGenerator[RecordedEvent, None]:
         """Give the events of `stream` in front of version `before`, newest first."""
-        self._check_usable()
+        self._guard.check()
         check_stream(stream, self._limits)
         end = None if before is None else max(check_position(before, "before") - 1, 0)
         check_limit(limit)
@@ -258,7 +255,7 @@ class MemoryLog:
 
     async def read_stream(self, stream: str, *, after: int = 0) -> StreamSlice:
         """Return the events of `stream` behind version `after` and the version it is at."""
-        self._check_usable()
+        self._guard.check()
         check_stream(stream, self._limits)
         check_position(after, "after")
         events = self._streams.get(stream, [])
@@ -273,13 +270,13 @@ class MemoryLog:
         stream_prefix: str | None = None,
     ) -> AsyncGenerator[RecordedEvent, None]:
         """Give the events of the log behind position `after`, in position order."""
-        self._check_usable()
+        self._guard.check()
         check_position(after, "after")
         check_limit(limit)
         wanted = check_wanted(types, stream_prefix)
         left = limit if limit is not None else -1  # which never becomes 0
         while left != 0:
-            self._check_usable()
+            self._guard.check()
             page = self._events[after : after + PAGE]
             for event in page:
                 if wanted is None or wanted.has(event.type, event.stream):
@@ -300,46 +297,36 @@ class MemoryLog:
         marks: bool = False,
     ) -> AsyncGenerator[RecordedEvent | Mark, None]:
         """Give the events behind position `after`, then wait for new ones."""
-        self._check_usable()
+        self._guard.check()
         check_position(after, "after")
         wanted = check_wanted(types, stream_prefix)
         self._check_not_beyond(after)
-        has_caught_up = False
-        while True:
-            self._check_usable()
-            appended = self._appended
+
+        async def read_page(after: int) -> Page:
+            self._guard.check()
             page = self._events[after : after + PAGE]
-            if has_caught_up and len(page) == PAGE:
-                has_caught_up = False
-                if marks:
-                    yield FellBehind(after)
-            events = [event for event in page if wanted is None or wanted.has(event.type, event.stream)]
-            for event in events:
-                yield event
-            after += len(page)
-            if marks and page and (not events or events[-1].position < after):
-                yield CursorMoved(after)
-            if len(page) == PAGE:
-                continue
-            if not has_caught_up:
-                has_caught_up = True
-                if marks:
-                    yield CaughtUp(after)
-            await appended.wait()
+            return [event for event in page if wanted is None or wanted.has(event.type, event.stream)], after + len(
+                page
+            )
+
+        feed = follow(read_page, self._next_commit, after=after, page_size=PAGE, marks=marks)
+        async with aclosing(feed):
+            async for each in feed:
+                yield each
 
     async def find(self, event_id: bytes) -> RecordedEvent | None:
         """Return the event with this id, or None."""
-        self._check_usable()
+        self._guard.check()
         return self._by_id.get(check_event_id(event_id))
 
     async def head(self) -> Head:
         """Return the end of the log."""
-        self._check_usable()
+        self._guard.check()
         return Head(len(self._events), self._events[-1].leaf if self._events else NO_HASH)
 
     async def check_page(self, *, after: int, limit: int = 1000) -> CheckedPage:
         """Nobody edits a memory behind its back; this counts the events."""
-        self._check_usable()
+        self._guard.check()
         check_position(after, "after")
         check_position(limit, "limit")
         events = self._events[after : after + limit]
@@ -355,50 +342,10 @@ class MemoryLog:
                 head=head,
             )
 
-    def _check_usable(self) -> None:
-        if self._state != "open":
-            raise StoreUnavailable(
-                "engine_closed", "the log is closed" if self._state == "closed" else "the log is not open yet"
-            )
-        if os.getpid() != self._pid:
-            raise Misuse("fork_detected", f"the log was opened in process {self._pid}, this is its child {os.getpid()}")
-        if asyncio.get_running_loop() is not self._loop:
-            raise Misuse("wrong_loop", "the log was opened in another event loop")
+    def _next_commit(self) -> Callable[[float], Awaitable[None]]:
+        appended = self._appended
 
+        async def wait(_: float) -> None:
+            await appended.wait()
 
-def _original(parts: list[Part], found: list[list[RecordedEvent | None]]) -> list[AppendResult]:
-    """Return the original results of a request that is stored whole; its events follow one another in the log."""
-    results = []
-    expected: int | None = None
-    for part, events in zip(parts, found, strict=True):
-        originals: list[RecordedEvent] = []
-        for new, event in zip(part.events, events, strict=True):
-            if event is None or not _is_same(new, part.stream, event) or event.position != (expected or event.position):
-                raise _id_conflict(new.event_id, event)
-            expected = event.position + 1
-            originals.append(event)
-        results.append(
-            AppendResult(
-                stream=part.stream,
-                version=originals[-1].version,
-                first_position=originals[0].position,
-                last_position=originals[-1].position,
-                leaf=originals[-1].leaf,
-                deduplicated=True,
-            )
-        )
-    return results
-
-
-def _is_same(new: EncodedEvent, stream: str, event: RecordedEvent) -> bool:
-    return (event.stream, event.type, event.schema_version, event.body) == (
-        stream,
-        new.type,
-        new.schema_version,
-        new.body,
-    )
-
-
-def _id_conflict(event_id: bytes, event: RecordedEvent | None) -> Misuse:
-    where = "is not stored, though others of the call are" if event is None else f"is at position {event.position}"
-    return Misuse("event_id_conflict", f"the event id {event_id.hex()} {where}", event_id=event_id.hex())
+        return wait

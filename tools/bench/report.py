@@ -83,8 +83,8 @@ def _text_lines(report: Report) -> Iterator[str]:
 
 def _markdown_lines(report: Report) -> Iterator[str]:
     yield f"`{report.command}` · {facts(report)}"
-    yield ""
-    yield from (f"- not installed: {name}" for name in report.left_out)
+    if report.left_out:
+        yield f"\nnot installed: {', '.join(report.left_out)}"
     for title, table in _tables(report):
         yield f"\n**{title}**\n"
         yield from _markdown_table(table)
@@ -159,16 +159,19 @@ def _aligned(table: Table) -> Iterator[str]:
 
 
 def _padded(cell: str, width: int) -> str:
-    is_number = cell[:1].isdigit() and cell.replace(",", "").replace(".", "").replace(" %", "").isdigit()
-    return cell.rjust(width) if is_number else cell.ljust(width)
+    return cell.rjust(width) if _is_figure(cell) else cell.ljust(width)
+
+
+def _is_figure(cell: str) -> bool:
+    return cell.lstrip("-").translate(str.maketrans("", "", "., %")).isdigit()
 
 
 def _markdown_table(table: Table) -> Iterator[str]:
     head, *rows = table
     yield _markdown_row(head)
-    yield _markdown_row("---" if index == 0 else "---:" for index, _ in enumerate(head))
+    yield _markdown_row(["---:" if all(map(_is_figure, column)) else "---" for column in zip(*rows, strict=True)])
     yield from map(_markdown_row, rows)
 
 
-def _markdown_row(cells: Iterator[str] | Sequence[str]) -> str:
+def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"

@@ -18,7 +18,7 @@ from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.schema import APPLICATION_ID, CREATE, FORMAT_VERSION, MIGRATIONS, Migration
 
-__all__ = ["Facts", "check_schema", "migrate", "open_for_reading", "open_for_writing", "read_facts"]
+__all__ = ["Facts", "check_file", "migrate", "open_for_reading", "open_for_writing", "read_facts"]
 
 _SMALLEST_PAGE: Final = 512
 _OBJECTS: Final = """
@@ -223,3 +223,14 @@ def _statements(script: str) -> list[str]:
 def _user_version(connection: sqlite3.Connection) -> int:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
+
+
+def check_file(connection: sqlite3.Connection) -> list[Problem]:
+    """Return what SQLite's own check finds wrong with the file, and tables or triggers that are not the log's."""
+    try:
+        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(100)")]
+        return [Problem(reason="store_corrupt", message=text) for text in found if text != "ok"] + check_schema(
+            connection
+        )
+    except DRIVER_ERRORS as error:
+        return [Problem(reason="store_corrupt", message=str(translate(error, "cannot check the file")))]

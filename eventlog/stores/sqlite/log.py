@@ -6,19 +6,17 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from eventlog.codec import REGISTRY, Registry
-from eventlog.errors import Misuse, StoreBusy, StoreUnavailable
+from eventlog.errors import StoreBusy, StoreUnavailable
 from eventlog.events import LOG_STREAM, BarrierRecorded
 from eventlog.log import (
     Append,
     AppendResult,
-    CaughtUp,
     CheckedPage,
-    CursorMoved,
     Expect,
-    FellBehind,
     Head,
     Health,
     Mark,
@@ -29,6 +27,7 @@ from eventlog.log import (
 from eventlog.plain import Limits
 from eventlog.stores.clock import Clock, SystemClock
 from eventlog.stores.entropy import jittered
+from eventlog.stores.guard import Guard
 from eventlog.stores.requests import (
     Request,
     check_event_id,
@@ -38,9 +37,9 @@ from eventlog.stores.requests import (
     check_wanted,
     make_request,
 )
+from eventlog.stores.sqlite.backup import copy_database
 from eventlog.stores.sqlite.connection import Durability, Settings, Worker, sqlite_has_wal_reset_fix
-from eventlog.stores.sqlite.database import Facts, check_schema, open_for_reading, open_for_writing, read_facts
-from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
+from eventlog.stores.sqlite.database import Facts, check_file, open_for_reading, open_for_writing, read_facts
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.identity import Identity, canonical_path
 from eventlog.stores.sqlite.reader import ReadConnections
@@ -49,6 +48,7 @@ from eventlog.stores.sqlite.transaction import Transactions
 from eventlog.stores.sqlite.views import InlineView, Views
 from eventlog.stores.sqlite.wal import WalCheckpoints
 from eventlog.stores.sqlite.writer import WriteConnection, Writer, WriterSettings
+from eventlog.stores.subscription import Page, follow
 from eventlog.stores.telemetry import logger
 
 __all__ = ["SqliteLog"]
@@ -58,8 +58,6 @@ T = TypeVar("T")
 PAGE: Final = 500
 _CLOSE_TIMEOUT_S: Final = 1.2
 _DRAIN_TIMEOUT_S: Final = 0.8
-_FIRST_POLL_S: Final = 0.005
-_LAST_POLL_S: Final = 0.25
 
 
 class SqliteLog:
@@ -90,7 +88,7 @@ class SqliteLog:
         self._is_read_only: Final = is_read_only
         self._clock: Final = clock or SystemClock()
         self._views: Final = Views(views, self._make_rows)
-        self._state = "new"
+        self._guard: Final = Guard()
         self._lock: FileLock | None = None
         self._connection: WriteConnection | None = None
         self._writer: Writer | None = None
@@ -99,10 +97,7 @@ class SqliteLog:
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> SqliteLog:
-        if self._state != "new":
-            raise Misuse("engine_closed", "a log object is opened once; make another with eventlog.open(…)")
-        self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
+        self._loop = self._guard.claim()
         self._path = canonical_path(self._given_path)
         self._settings = Settings(
             self._path,
@@ -121,10 +116,10 @@ class SqliteLog:
         try:
             await self._open()
         except BaseException:
-            self._state = "closed"
+            self._guard.close()
             await self._close()
             raise
-        self._state = "open"
+        self._guard.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -132,11 +127,10 @@ class SqliteLog:
 
     async def close(self) -> None:
         """Take no more work, finish what was taken, and give the files back within about two seconds."""
-        if self._state != "open":
+        if not self._guard.is_open:
             return
-        if os.getpid() != self._pid or asyncio.get_running_loop() is not self._loop:
-            self._check_usable()
-        self._state = "closed"
+        self._guard.check()
+        self._guard.close()
         self._wake_subscribers()
         closing = asyncio.ensure_future(self._close())
         try:
@@ -261,7 +255,7 @@ class SqliteLog:
 
     async def health(self) -> Health:
         """Return the state of the store, without waiting for a writer."""
-        self._check_usable()
+        self._guard.check()
         head, behind = await self._reads.run(self._head_and_views)
         writer = self._writer
         return Health(
@@ -299,7 +293,7 @@ class SqliteLog:
         causation_id: bytes | None = None,
     ) -> AppendResult:
         """Append events to one stream; *durable* on return."""
-        self._check_usable()
+        self._guard.check()
         request = self._request([Append(stream, events, expect)], (), actor, correlation_id, causation_id)
         return (await self._submit(request))[0]
 
@@ -313,14 +307,14 @@ class SqliteLog:
         causation_id: bytes | None = None,
     ) -> list[AppendResult]:
         """Append to several streams, and check others that are not written, as one: all or nothing."""
-        self._check_usable()
+        self._guard.check()
         return await self._submit(self._request(appends, checks, actor, correlation_id, causation_id))
 
     async def append_reserved(
         self, appends: Sequence[Append], *, checks: Sequence[tuple[str, Expect]] = (), actor: str | None = None
     ) -> list[AppendResult]:
         """The engine's own door: as `append_many`, for streams that begin with `run:` or `$` as well."""
-        self._check_usable()
+        self._guard.check()
         return await self._submit(self._request(appends, checks, actor, None, None, is_reserved_allowed=True))
 
     def _request(
@@ -356,7 +350,7 @@ class SqliteLog:
         self, stream: str, *, after: int = 0, limit: int | None = None
     ) -> AsyncGenerator[RecordedEvent, None]:
         """Give the events of `stream` behind version `after`, verified and in version order."""
-        self._check_usable()
+        self._guard.check()
         check_stream(stream, self._limits)
         check_position(after, "after")
         check_limit(limit)
@@ -364,7 +358,7 @@ class SqliteLog:
         left = limit if limit is not None else -1
         while left != 0:
             size = PAGE if left < 0 else min(PAGE, left)
-            self._check_usable()
+            self._guard.check()
             events, _ = await self._reads.run(rows.stream_page, stream, after, size)
             for event in events:
                 yield event
@@ -377,7 +371,7 @@ class SqliteLog:
         self, stream: str, *, before: int | None = None, limit: int | None = None
     ) -> AsyncGenerator[RecordedEvent, None]:
         """Give the events of `stream` in front of version `before`, verified and newest first."""
-        self._check_usable()
+        self._guard.check()
         check_stream(stream, self._limits)
         before = None if before is None else check_position(before, "before")
         check_limit(limit)
@@ -385,7 +379,7 @@ class SqliteLog:
         left = limit if limit is not None else -1  # which never becomes 0
         while left != 0:
             size = PAGE if left < 0 else min(PAGE, left)
-            self._check_usable()
+            self._guard.check()
             events = await self._reads.run(rows.stream_page_back, stream, before, size)
             for event in events:
                 yield event
@@ -396,7 +390,7 @@ class SqliteLog:
 
     async def read_stream(self, stream: str, *, after: int = 0) -> StreamSlice:
         """Return the events of `stream` behind version `after` and the version it was at, from one snapshot."""
-        self._check_usable()
+        self._guard.check()
         check_stream(stream, self._limits)
         check_position(after, "after")
         events, version = await self._reads.run(self._make_rows().stream_page, stream, after, -1)
@@ -411,7 +405,7 @@ class SqliteLog:
         stream_prefix: str | None = None,
     ) -> AsyncGenerator[RecordedEvent, None]:
         """Give the events of the log behind position `after`, verified and in position order."""
-        self._check_usable()
+        self._guard.check()
         check_position(after, "after")
         check_limit(limit)
         wanted = check_wanted(types, stream_prefix)
@@ -419,7 +413,7 @@ class SqliteLog:
         left = limit if limit is not None else -1  # which never becomes 0
         while left != 0:
             size = PAGE if left < 0 or wanted is not None else min(PAGE, left)
-            self._check_usable()
+            self._guard.check()
             events, position = await self._reads.run(rows.log_page, after, size, wanted)
             for event in events:
                 yield event
@@ -439,49 +433,34 @@ class SqliteLog:
         marks: bool = False,
     ) -> AsyncGenerator[RecordedEvent | Mark, None]:
         """Give the events behind position `after`, then wait for new ones, those of other processes too."""
-        self._check_usable()
+        self._guard.check()
         check_position(after, "after")
         wanted = check_wanted(types, stream_prefix)
         rows = self._make_rows()
         await self._check_not_beyond(after)
-        has_caught_up = False
-        pause_s = _FIRST_POLL_S
-        while True:
-            self._check_usable()
-            committed = self._next_commit()
-            events, position = await self._reads.run(rows.log_page, after, PAGE, wanted)
-            is_full = position - after == PAGE
-            if has_caught_up and is_full:
-                has_caught_up = False
-                if marks:
-                    yield FellBehind(after)
-            for event in events:
-                yield event
-            if marks and position > after and (not events or events[-1].position < position):
-                yield CursorMoved(position)
-            pause_s = _FIRST_POLL_S if position > after else min(pause_s * 2, _LAST_POLL_S)
-            after = position
-            if is_full:
-                continue
-            if not has_caught_up:
-                has_caught_up = True
-                if marks:
-                    yield CaughtUp(after)
-            await _wait_for(committed, pause_s)
+
+        async def read_page(after: int) -> Page:
+            self._guard.check()
+            return await self._reads.run(rows.log_page, after, PAGE, wanted)
+
+        feed = follow(read_page, self._next_commit, after=after, page_size=PAGE, marks=marks)
+        async with aclosing(feed):
+            async for each in feed:
+                yield each
 
     async def find(self, event_id: bytes) -> RecordedEvent | None:
         """Return the event with this id, verified, or None."""
-        self._check_usable()
+        self._guard.check()
         return await self._reads.run(self._make_rows().find, check_event_id(event_id))
 
     async def head(self) -> Head:
         """Return the end of the log."""
-        self._check_usable()
+        self._guard.check()
         return Head(*await self._reads.run(self._make_rows().head))
 
     async def check_page(self, *, after: int, limit: int = 1000) -> CheckedPage:
         """Check the next `limit` events behind position `after` and go on behind what is wrong."""
-        self._check_usable()
+        self._guard.check()
         check_position(after, "after")
         check_position(limit, "limit")
         return await self._reads.run(self._make_rows().check_page, after, limit)
@@ -491,7 +470,7 @@ class SqliteLog:
 
         Raises EventLogError(`view_failed`) if a view cannot be brought there.
         """
-        self._check_usable()
+        self._guard.check()
         if self._writer is not None and self._views:
             behind = await self._reads.run(self._views_behind)
             if behind:
@@ -500,7 +479,7 @@ class SqliteLog:
 
     async def write_view(self, function: Callable[..., T], *args: Any) -> T:
         """Run `function(connection, *args)` in one write transaction under the file lock, for views only."""
-        self._check_usable()
+        self._guard.check()
         if self._writer is None:
             raise StoreUnavailable("store_readonly", "the log was opened for reading only")
         result: T = await self._in_time(self._writer.run_between(self._write_view, function, *args))
@@ -528,28 +507,18 @@ class SqliteLog:
 
     async def check_file(self) -> list[Problem]:
         """Return damage that no hash of an event covers: of pages and indexes, and of the triggers on the tables."""
-        self._check_usable()
-        return await self._reads.run(_check_file)
+        self._guard.check()
+        return await self._reads.run(check_file)
 
     async def backup(self, target: str | os.PathLike[str]) -> int:
         """Copy the log to a new file through SQLite's backup API and return its last position.
 
         Raises StoreUnavailable(`store_cannot_open`) if the target exists. The copy keeps store id and log id.
         """
-        self._check_usable()
-        return await self._reads.run(_backup, os.fspath(target))
+        self._guard.check()
+        return await self._reads.run(copy_database, os.fspath(target))
 
     # ── guards ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _check_usable(self) -> None:
-        if self._state != "open":
-            raise StoreUnavailable(
-                "engine_closed", "the log is closed" if self._state == "closed" else "the log is not open yet"
-            )
-        if os.getpid() != self._pid:
-            raise Misuse("fork_detected", f"the log was opened in process {self._pid}, this is its child {os.getpid()}")
-        if asyncio.get_running_loop() is not self._loop:
-            raise Misuse("wrong_loop", "the log was opened in another event loop")
 
     async def _check_not_beyond(self, after: int) -> None:
         head = await self.head()
@@ -561,68 +530,21 @@ class SqliteLog:
                 head=head.position,
             )
 
-    def _next_commit(self) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._committed.add(future)
-        future.add_done_callback(self._committed.discard)
-        return future
+    def _next_commit(self) -> Callable[[float], Awaitable[None]]:
+        committed: asyncio.Future[None] = self._loop.create_future()
+        self._committed.add(committed)
+        committed.add_done_callback(self._committed.discard)
+
+        async def wait(seconds: float) -> None:
+            await asyncio.wait({committed}, timeout=jittered(seconds))
+            committed.cancel()
+
+        return wait
 
     def _wake_subscribers(self) -> None:
         for future in list(self._committed):
             if not future.done():
                 future.set_result(None)
-
-
-async def _wait_for(committed: asyncio.Future[None], pause_s: float) -> None:
-    """Wait for a commit of this process, or for as long as one of another process may go unseen."""
-    await asyncio.wait({committed}, timeout=jittered(pause_s))
-    committed.cancel()
-
-
-def _check_file(connection: sqlite3.Connection) -> list[Problem]:
-    try:
-        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(100)")]
-        return [Problem(reason="store_corrupt", message=text) for text in found if text != "ok"] + check_schema(
-            connection
-        )
-    except DRIVER_ERRORS as error:
-        return [Problem(reason="store_corrupt", message=str(translate(error, "cannot check the file")))]
-
-
-def _backup(connection: sqlite3.Connection, target: str) -> int:
-    try:
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise StoreUnavailable(
-            "store_cannot_open", f"cannot create {target!r}: {error.strerror}", path=target
-        ) from error
-    try:
-        position = _copy(connection, target)
-        _fsync(target)
-    except BaseException:
-        os.unlink(target)  # a part of a log must not be taken for one
-        raise
-    return position
-
-
-def _copy(connection: sqlite3.Connection, target: str) -> int:
-    copy = sqlite3.connect(target, isolation_level=None)
-    try:
-        connection.backup(copy)
-        copy.execute("PRAGMA journal_mode=WAL")
-        position: int = copy.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0]
-    finally:
-        copy.close()
-    return position
-
-
-def _fsync(path: str) -> None:
-    for each in (path, os.path.dirname(path) or "."):
-        descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _size(path: str) -> int | None:

@@ -15,10 +15,11 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
-from eventlog.errors import EventLogError, LogCorrupt, Misuse, StoreBusy, StoreUnavailable, WrongExpectedVersion
+from eventlog.errors import EventLogError, LogCorrupt, StoreBusy, StoreUnavailable, WrongExpectedVersion
 from eventlog.log import AppendResult
 from eventlog.stores.clock import Clock
 from eventlog.stores.entropy import random_bytes
+from eventlog.stores.repeats import original_results
 from eventlog.stores.requests import EncodedEvent, Part, Request
 from eventlog.stores.sqlite.database import read_facts
 from eventlog.stores.sqlite.failures import is_definite_at_commit, is_poison, translate
@@ -357,7 +358,7 @@ class _Plan:
         found = [[self._find(event.event_id) for event in part.events] for part in request.parts]
         if all(place is None for places in found for place in places):
             return None
-        return _original(request.parts, found)
+        return original_results(request.parts, found)
 
     def _find(self, event_id: bytes) -> _Placed | None:
         placed = self._placed.get(event_id)
@@ -365,52 +366,6 @@ class _Plan:
             return placed
         row = self._connection.execute(_BY_ID, (event_id,)).fetchone()
         return None if row is None else _Placed(*row)
-
-
-def _original(parts: list[Part], found: list[list[_Placed | None]]) -> list[AppendResult]:
-    """Return the original results of a request that is stored whole; its events follow one another in the log."""
-    results = []
-    expected: int | None = None
-    for part, places in zip(parts, found, strict=True):
-        originals: list[_Placed] = []
-        for event, place in zip(part.events, places, strict=True):
-            if (
-                place is None
-                or not _is_same(event, part.stream, place)
-                or place.position != (expected or place.position)
-            ):
-                raise _id_conflict(event.event_id, place)
-            expected = place.position + 1
-            originals.append(place)
-        results.append(
-            AppendResult(
-                stream=part.stream,
-                version=originals[-1].version,
-                first_position=originals[0].position,
-                last_position=originals[-1].position,
-                leaf=originals[-1].leaf,
-                deduplicated=True,
-            )
-        )
-    return results
-
-
-def _is_same(event: EncodedEvent, stream: str, place: _Placed) -> bool:
-    return (place.stream, place.type, place.schema_version, place.body) == (
-        stream,
-        event.type,
-        event.schema_version,
-        event.body,
-    )
-
-
-def _id_conflict(event_id: bytes, place: _Placed | None) -> Misuse:
-    where = (
-        "is not stored, though others of the call are"
-        if place is None
-        else f"is the event at position {place.position}"
-    )
-    return Misuse("event_id_conflict", f"the event id {event_id.hex()} {where}", event_id=event_id.hex())
 
 
 def _all(batch: Batch, error: EventLogError, *, poison: str | None = None) -> BatchOutcome:
