@@ -40,7 +40,7 @@ class Guard:
         self._state = "closed"
 
     def check(self) -> None:
-        """Raise StoreUnavailable(`engine_closed`) or Misuse (`fork_detected`, `wrong_loop`) if the caller may not go on."""
+        """Return if the caller may go on; raises StoreUnavailable(`engine_closed`), Misuse(`fork_detected`, `wrong_loop`)."""
         if self._state != "open":
             why = "the log is closed" if self._state == "closed" else "the log is not open yet"
             raise StoreUnavailable("engine_closed", why)
