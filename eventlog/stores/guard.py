@@ -40,7 +40,7 @@ class Guard:
         self._state = "closed"
 
     def check(self) -> None:
-        """Return if the caller may go on; raises StoreUnavailable(`engine_closed`), Misuse(`fork_detected`, `wrong_loop`)."""
+        """Return if the caller may go on; raises `engine_closed` (StoreUnavailable), else Misuse with its code."""
         if self._state != "open":
             why = "the log is closed" if self._state == "closed" else "the log is not open yet"
             raise StoreUnavailable("engine_closed", why)
