@@ -82,8 +82,11 @@ def require_run(run: Run) -> None:
         raise Refused("unknown_run", f"there is no run {run.run_id!r}", subject=run.run_id, run_id=run.run_id)
 
 
-def start(run: Run, proposal: Proposal) -> Accepted:
-    """Begin a run of one action: its first checkpoint and its proposal. Raises Refused(`run_exists`)."""
+def start(run: Run, proposal: Proposal, folder: str | None = None) -> Accepted:
+    """Begin a run of one action: its first checkpoint and its proposal. Raises Refused(`run_exists`).
+
+    `folder` is what a relative target of the proposal is relative to.
+    """
     if run.version != 0:
         raise Refused("run_exists", f"the run {run.run_id!r} exists already", subject=run.run_id, run_id=run.run_id)
     request_id = request_id_for(run.run_id)
@@ -92,7 +95,10 @@ def start(run: Run, proposal: Proposal) -> Accepted:
         (
             CheckpointSaved(status=Status.WAITING_FOR_USER, state_version=1, waiting=waiting),
             ProposalRecorded(
-                request_id=request_id, proposal=msgspec.Raw(proposal.canonical), proposal_hash=proposal.hash
+                request_id=request_id,
+                proposal=msgspec.Raw(proposal.canonical),
+                proposal_hash=proposal.hash,
+                folder=folder,
             ),
         )
     )

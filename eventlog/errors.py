@@ -85,7 +85,7 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "view_mismatch": Explanation(
         "The stored view of this run differs from its log, so people may have seen something else.",
-        "Investigate who edited the view; nothing runs until it equals the log again.",
+        "Find out who edited the view. To have it folded again, drop its table while nothing uses the log.",
     ),
     "output_conflict": Explanation(
         "The target exists and holds something else; it was not touched.",
@@ -106,7 +106,7 @@ CODES: Final[Mapping[str, Explanation]] = {
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
     "outcome_unknown": Explanation(
         "An earlier attempt may or may not have happened, and nobody can tell automatically.",
-        "Look at the target, then record what you found; nothing is retried by itself.",
+        "Look at the target; nothing is retried by itself.",
     ),
     "action_failed": Explanation(
         "The effect definitely did not happen; the run stays approved.", "Clear the cause and resume."
@@ -233,8 +233,12 @@ class EventLogError(Exception):
     def __init__(self, code: str, message: str, /, **details: Any) -> None:
         self.code: Final = code
         self.details: Final[dict[str, Any]] = details
-        self.hint: Final = CODES[code].hint
+        self.hint: Final = self._explanation(code).hint
         super().__init__(message)
+
+    @classmethod
+    def _explanation(cls, code: str) -> Explanation:
+        return CODES[code]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the facts: an error that a pool of processes cannot hand back would break the pool instead."""
@@ -267,7 +271,14 @@ class ActionConflict(Refused):
 
 
 class ActionFailed(Refused):
-    """The effect definitely did not happen, with proof; the run stays approved."""
+    """The effect definitely did not happen, with proof; the run stays approved.
+
+    An action may use a code of its own here, as `card_declined`; its hint is then that of `action_failed`.
+    """
+
+    @classmethod
+    def _explanation(cls, code: str) -> Explanation:
+        return CODES.get(code, CODES["action_failed"])
 
 
 class OutcomeUnknown(Refused):

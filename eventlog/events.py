@@ -107,11 +107,16 @@ class CheckpointSaved(_Fact, frozen=True, kw_only=True):
 
 
 class ProposalRecorded(_Fact, frozen=True, kw_only=True):
-    """The run asks to act. `proposal` holds the RFC 8785 bytes of {"action", "args", "output"} exactly as hashed."""
+    """The run asks to act. `proposal` holds the RFC 8785 bytes of {"action", "args", "output"} exactly as hashed.
+
+    `folder` is the absolute folder in which it was proposed: a relative target means the same file wherever it is
+    resumed.
+    """
 
     request_id: str
     proposal: msgspec.Raw
     proposal_hash: str
+    folder: str | None = None
     policy: str | None = None
     supersedes: str | None = None
 

@@ -68,12 +68,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str | None = None
     proposal: Proposal | None = None
     proposal_hash: str | None = None
+    folder: str | None = None
+    """The folder that a relative target was meant in, absolute."""
     approval: str | None = None
     approval_request_id: str | None = None
     approval_hash: str | None = None
     executed: bool = False
     epoch: int = 0
     attempts: int = 0
+    op_key: str | None = None
+    """The identity of the effect, as the last intent recorded it."""
     intent: Intent | None = None
     recorded_at_us: int = 0
     """When the last event was recorded."""
@@ -98,13 +102,12 @@ def evolve(run: Run, event: RunEvent) -> Run:
     match event:
         case CheckpointSaved(status=status, state_version=state_version, waiting=waiting):
             return replace(run, status=status, state_version=state_version, waiting=waiting)
-        case ProposalRecorded(request_id=request_id, proposal=raw, proposal_hash=proposal_hash):
-            proposal = Proposal.decode(bytes(raw))
-            return replace(run, request_id=request_id, proposal=proposal, proposal_hash=proposal_hash)
+        case ProposalRecorded():
+            return _proposed(run, event)
         case ApprovalRecorded():
             return _decided(run, event)
         case ResumeStarted():
-            return replace(run, intent=_intent(event), attempts=event.attempt, status=Status.APPROVED)
+            return _begun(run, event)
         case RunClaimed(epoch=epoch):
             return replace(run, epoch=epoch)
         case ActionExecuted() | ActionRecovered():
@@ -130,11 +133,22 @@ def _decided(run: Run, event: ApprovalRecorded) -> Run:
     )
 
 
-def _intent(event: ResumeStarted) -> Intent:
-    return Intent(
+def _proposed(run: Run, event: ProposalRecorded) -> Run:
+    return replace(
+        run,
+        request_id=event.request_id,
+        proposal=Proposal.decode(bytes(event.proposal)),
+        proposal_hash=event.proposal_hash,
+        folder=event.folder,
+    )
+
+
+def _begun(run: Run, event: ResumeStarted) -> Run:
+    intent = Intent(
         op_key=event.op_key,
         attempt=event.attempt,
         epoch=event.epoch,
         owner=event.owner,
         deadline_us=event.deadline_us,
     )
+    return replace(run, intent=intent, attempts=event.attempt, op_key=event.op_key, status=Status.APPROVED)

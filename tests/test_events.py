@@ -66,8 +66,10 @@ RELEASED: list[tuple[str, msgspec.Struct, str]] = [
             request_id="approval:r",
             proposal=msgspec.Raw(b'{"action":"a","args":{"n":1},"output":"o"}'),
             proposal_hash="p",
+            folder="/home/agent",
         ),
-        '{"request_id":"approval:r","proposal":{"action":"a","args":{"n":1},"output":"o"},"proposal_hash":"p"}',
+        '{"request_id":"approval:r","proposal":{"action":"a","args":{"n":1},"output":"o"},"proposal_hash":"p",'
+        '"folder":"/home/agent"}',
     ),
     (
         "proposal_verified",

@@ -577,3 +577,203 @@ async def test_an_edited_event_is_damage_for_its_run_and_for_no_other(tmp_path: 
         assert damage.value.position == 2
         assert (await runner.resume("run-2")).result == "executed"
     assert [call.run_id for call in action.calls] == ["run-2"]
+
+
+# ── what an action does wrong ─────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("promise", ["Opaque", None, "", 1])
+async def test_an_action_without_a_known_promise_is_refused(log: RunLog, promise: Any) -> None:
+    action = Scripted()
+    action.promise = promise
+    with pytest.raises(InvalidInput, match="a promise is one of checkable, opaque"):
+        eventlog.Runner(log, actions=[action])
+
+
+async def test_a_promise_may_be_spelled_as_text(log: RunLog) -> None:
+    action = Scripted()
+    action.promise = "opaque"  # type: ignore[assignment]
+    await approved(eventlog.Runner(log, actions=[action]))
+    with pytest.raises(Crash):
+        await eventlog.Runner(log, actions=[action], reach=crash_at(EFFECT_AFTER)).resume("run-1")
+    for _ in range(2):
+        with pytest.raises(Refused):
+            await eventlog.Runner(log, actions=[action]).resume("run-1")
+    assert len(action.calls) == 1
+
+
+@pytest.mark.parametrize("answer", [None, Executed, {"done": True}])
+async def test_what_is_no_report_is_an_unknown_outcome(runner: eventlog.Runner, action: Scripted, answer: Any) -> None:
+    await approved(runner)
+    action.answer = lambda call: answer  # type: ignore[no-any-return]
+    with pytest.raises(OutcomeUnknown, match="which is no report"):
+        await runner.resume("run-1")
+    assert (await types(runner))[-1] == "outcome_unknown"
+
+
+@pytest.mark.parametrize(
+    ("report", "field"),
+    [
+        (Executed(result=object()), "result"),
+        (Executed(result=float("nan")), "result"),
+        (Executed(result="\ud800"), "result"),
+        (Executed(result="x" * 17_000_000), "result"),
+        (Recovered(evidence={1: 2}), "evidence"),
+    ],
+)
+async def test_an_effect_whose_result_cannot_be_stored_is_recorded_without_it(
+    runner: eventlog.Runner, action: Scripted, report: Report, field: str
+) -> None:
+    await approved(runner)
+    action.answer = lambda call: report
+    await runner.resume("run-1")
+    event = (await runner.trace("run-1"))[-1]
+    assert "not_stored" in getattr(event.data, field)
+    assert (await runner.resume("run-1")).result == "already_completed"
+    assert len(action.calls) == 1
+
+
+async def test_text_that_cannot_be_stored_is_recorded_as_far_as_it_can(
+    runner: eventlog.Runner, action: Scripted
+) -> None:
+    await approved(runner)
+    action.answer = lambda call: Conflicted(reason="taken \ud800", existing_content="\ud800")
+    with pytest.raises(ActionConflict):
+        await runner.resume("run-1")
+
+    def fail(call: Call) -> Report:
+        raise ActionFailed("action_failed", "because \ud800")
+
+    action.answer = fail
+    with pytest.raises(ActionFailed):
+        await runner.resume("run-1")
+    assert [event.data for event in (await runner.trace("run-1")) if event.type.startswith("action_")]
+
+
+async def test_an_action_may_fail_with_a_code_of_its_own(runner: eventlog.Runner, action: Scripted) -> None:
+    await approved(runner)
+
+    def fail(call: Call) -> Report:
+        raise ActionFailed("card_declined", "the bank said no")
+
+    action.answer = fail
+    with pytest.raises(ActionFailed) as failure:
+        await runner.resume("run-1")
+    assert failure.value.code == "card_declined"
+    assert failure.value.hint
+    assert (await runner.trace("run-1"))[-1].data.error.code == "card_declined"
+    assert (await runner.state("run-1")).status == "APPROVED"
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), ActionFailed("card_declined", "no")])
+async def test_whatever_a_check_raises_is_a_recorded_refusal(log: RunLog, error: Exception) -> None:
+    class Checked(Scripted):
+        def check(self, call: Call) -> None:
+            raise error
+
+    runner = eventlog.Runner(log, actions=[Checked()])
+    await approved(runner)
+    with pytest.raises(Refused):
+        await runner.resume("run-1")
+    event = (await runner.trace("run-1"))[-1]
+    assert event.type == "resume_rejected"
+    assert event.data.detail
+
+
+@pytest.mark.parametrize("lease_s", [0, -1, float("nan"), float("inf"), 10**12])
+def test_a_lease_is_a_time_that_ends(lease_s: float) -> None:
+    with pytest.raises(InvalidInput, match="lease_s"):
+        eventlog.Runner(eventlog.open("memory:"), lease_s=lease_s)
+
+
+# ── where a target is ─────────────────────────────────────────────────────────────────────────────────────────────────
+async def test_a_relative_target_is_the_same_file_wherever_the_run_is_resumed(
+    log: RunLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    monkeypatch.chdir(here)
+    action = eventlog.WriteFile()
+    runner = eventlog.Runner(log, actions=[action])
+    proposal = eventlog.propose("write_file", {"content": CONTENT}, "draft.txt")
+    await runner.propose("run-1", proposal)
+    await runner.approve("run-1", proposal.hash)
+    with pytest.raises(Crash):
+        await eventlog.Runner(log, actions=[action], reach=crash_at(EFFECT_AFTER)).resume("run-1")
+    monkeypatch.chdir(there)
+    assert (await eventlog.Runner(log, actions=[action]).resume("run-1")).result == "recovered"
+    assert (here / "draft.txt").exists()
+    assert not (there / "draft.txt").exists()
+
+
+async def test_a_root_stays_the_folder_that_it_was(
+    log: RunLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    runner = eventlog.Runner(log, actions=[eventlog.WriteFile(root=".")])
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    proposal = eventlog.propose("write_file", {"content": CONTENT}, "draft.txt")
+    await runner.propose("run-1", proposal)
+    await runner.approve("run-1", proposal.hash)
+    await runner.resume("run-1")
+    assert (tmp_path / "draft.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "log.db",
+        "log.db-wal",
+        "log.db-shm",
+        "log.db-journal",
+        "log.db.lock",
+        "LOG.DB-journal",
+        "log.db.owners/x",
+        "link",
+    ],
+)
+async def test_no_effect_touches_the_files_of_the_log_itself(tmp_path: Path, target: str) -> None:
+    async with eventlog.open(tmp_path / "log.db") as log:
+        (tmp_path / "link").hardlink_to(tmp_path / "log.db-shm")
+        runner = eventlog.Runner(log, actions=[eventlog.WriteFile(root=tmp_path)])
+        proposal = eventlog.propose("write_file", {"content": CONTENT}, target)
+        await runner.propose("run-1", proposal)
+        await runner.approve("run-1", proposal.hash)
+        with pytest.raises(ActionFailed, match="belongs to the log") as refusal:
+            await runner.resume("run-1")
+        assert refusal.value.code == "path_not_allowed"
+        assert not (tmp_path / "log.db-journal").exists()
+
+
+async def test_a_conflict_copies_no_content_into_the_log_unless_it_is_asked_to(log: RunLog, tmp_path: Path) -> None:
+    (tmp_path / "secret.env").write_text("PASSWORD=hunter2")
+    for run_id, shows_content in (("run-1", False), ("run-2", True)):
+        action = eventlog.WriteFile(root=tmp_path, shows_content=shows_content)
+        runner = eventlog.Runner(log, actions=[action])
+        proposal = eventlog.propose("write_file", {"content": CONTENT}, "secret.env")
+        await runner.propose(run_id, proposal)
+        await runner.approve(run_id, proposal.hash)
+        with pytest.raises(ActionConflict):
+            await runner.resume(run_id)
+        event = (await runner.trace(run_id))[-1]
+        assert event.data.existing_content_hash
+        assert (b"hunter2" in event.body) is shows_content
+
+
+async def test_another_store_id_under_a_begun_effect_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    action = Scripted()
+    async with eventlog.open(path) as log:
+        await approved(eventlog.Runner(log, actions=[action]))
+        with pytest.raises(Crash):
+            await eventlog.Runner(log, actions=[action], reach=crash_at(EFFECT_AFTER)).resume("run-1")
+    editor = sqlite3.connect(path)
+    with editor:
+        editor.execute("DROP TRIGGER meta_update")
+        editor.execute("UPDATE meta SET value = zeroblob(16) WHERE name = 'store_id'")
+    editor.close()
+    async with eventlog.open(path) as log:
+        with pytest.raises(LogCorrupt) as damage:
+            await eventlog.Runner(log, actions=[action]).resume("run-1")
+    assert damage.value.reason == "op_key_changed"
+    assert len(action.calls) == 1

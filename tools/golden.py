@@ -120,7 +120,9 @@ class Story:
     async def start(self, output: str) -> None:
         """Record the proposal."""
         args = {"content": "Grüße\n", "mode": 420, "ratio": 0.5, "tags": ["a", None, True]}
-        await self.tell_outcome(decide.start(self.run, propose("write_draft", args, output)), actor="agent:7")
+        await self.tell_outcome(
+            decide.start(self.run, propose("write_draft", args, output), "/home/agent"), actor="agent:7"
+        )
 
     async def decide(self, decision: str, supplied_hash: str | None = None, reason: str | None = None) -> None:
         """Record a person's decision."""

@@ -59,7 +59,7 @@ async def open_log(
     assert isinstance(log, SqliteLog), "the command line has refused memory:"
     async with log:
         table = RunsTable(log, view)
-        yield Opened(log, view, table, Runner(log, actions=[WriteFile(name=ACTION)], view=table, reach=reach))
+        yield Opened(log, view, table, Runner(log, actions=[WriteFile(name=ACTION, shows_content=True)], view=table, reach=reach))
 
 
 def failpoint() -> Reach:

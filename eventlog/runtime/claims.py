@@ -21,6 +21,7 @@ from functools import cache
 from hashlib import sha256
 from typing import Final
 
+from eventlog.errors import StoreUnavailable
 from eventlog.events import Owner
 from eventlog.run import Intent
 from eventlog.stores.entropy import random_bytes
@@ -29,6 +30,9 @@ __all__ = ["hold", "is_orphaned", "this_host"]
 
 _LIVING_HERE: Final[set[str]] = set()
 """The lock ids held by this process for logs without a place on disk."""
+
+_HELD: Final[set[int]] = set()
+"""The descriptors of lock files that this process holds; a forked child gives its copies up at once."""
 
 
 @contextmanager
@@ -45,14 +49,15 @@ def hold(place: str | None) -> Iterator[Owner]:
             _LIVING_HERE.discard(lock)
         return
     path = _path(place, lock)
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = _lock_file(path)
+    _HELD.add(descriptor)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield owner
     finally:
         _unlink(path)
-        os.close(descriptor)
+        if descriptor in _HELD:  # in a forked child it is closed already, and the number may be somebody else's
+            _HELD.discard(descriptor)
+            os.close(descriptor)
 
 
 def is_orphaned(intent: Intent, place: str | None, now_us: int) -> bool:
@@ -77,12 +82,34 @@ def this_host() -> tuple[str, str]:
     return _digest(host), _digest(boot or host)
 
 
+def _lock_file(path: str) -> int:
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        message = f"cannot make the lock file {path!r}, by which others see that this process lives"
+        raise StoreUnavailable("store_cannot_open", f"{message}: {error.strerror}", path=path) from error
+    return descriptor
+
+
+def _give_up_in_child() -> None:
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_give_up_in_child)
+
+
 def _is_free(path: str) -> bool:
     """Say whether no living process holds this lock file, and remove it then."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return True  # its holder removed it when it was done
+    except OSError:
+        return False  # it cannot be asked, so nothing is proved, and the deadline decides
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

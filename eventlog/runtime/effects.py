@@ -45,6 +45,10 @@ class Call:
     output: str
     op_key: str
     """64 hex digits: the identity of this logical effect, the same for every attempt."""
+    folder: str | None = None
+    """The absolute folder in which the run was proposed; a relative target is relative to it."""
+    place: str | None = None
+    """The path of the log's database, if it is a file: no effect may touch it or what lies beside it for it."""
     attempt: int
     """1 for the first intent of this op_key, then 2, 3, …"""
     reach: Reach = pass_by

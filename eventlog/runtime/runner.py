@@ -7,6 +7,7 @@ version that was read, so one of them wins, and the other has done nothing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -37,7 +38,7 @@ from eventlog.errors import (
     RunConflict,
     WrongExpectedVersion,
 )
-from eventlog.events import RUN_EVENTS, Failure, Owner, RunClaimed, RunEvent, run_stream
+from eventlog.events import RUN_EVENTS, Failure, Owner, ResumeRejected, RunClaimed, RunEvent, run_stream
 from eventlog.events import ActionConflict as ActionConflictEvent
 from eventlog.events import ActionExecuted as ActionExecutedEvent
 from eventlog.events import ActionFailed as ActionFailedEvent
@@ -65,6 +66,7 @@ __all__ = ["Outcome", "RunView", "Runner"]
 E = TypeVar("E", bound=EventLogError)
 
 _MAX_REDECISIONS: Final = 100
+MAX_LEASE_S: Final = 365 * 24 * 3600
 _TYPE_OF: Final = {cls: name for name, cls in RUN_EVENTS.items()}
 
 
@@ -94,8 +96,9 @@ class Runner:
     """Commands on the runs of one log.
 
     `actions` are the effects that this program can perform. `view` is the stored view to compare with before an effect,
-    if the program shows people one. `lease_s` is how long an intent belongs to its owner when nobody can prove that the
-    owner is dead.
+    if the program shows people one. `lease_s` is how long an intent belongs to its owner: a resumer that is proved dead
+    is taken over at once, any other when its lease has run out, so it must be longer than the longest effect. `folder`
+    is what relative targets of new proposals are relative to, this process's own by default.
     """
 
     def __init__(
@@ -104,23 +107,27 @@ class Runner:
         *,
         actions: Iterable[Action] = (),
         view: RunView | None = None,
-        lease_s: float = 60.0,
+        lease_s: float = 300.0,
+        folder: str | None = None,
         clock: Clock | None = None,
         reach: Reach = pass_by,
     ) -> None:
-        if not lease_s > 0:
-            raise InvalidInput("invalid_argument", f"lease_s is a positive number of seconds, not {lease_s!r}")
+        if not 0 < lease_s <= MAX_LEASE_S:
+            raise InvalidInput(
+                "invalid_argument", f"lease_s is a number of seconds up to {MAX_LEASE_S}, not {lease_s!r}"
+            )
         self._log: Final = log
         self._actions: Final = _by_name(actions)
         self._view: Final = view
         self._lease_s: Final = lease_s
+        self._folder: Final = folder
         self._clock: Final = clock or SystemClock()
         self._reach: Final = reach
 
     async def propose(self, run_id: str, proposal: Proposal, *, actor: str | None = None) -> Outcome:
         """Begin a run of one action, which then waits for a decision. Raises Refused(`run_exists`)."""
         run = Run(run_id=check_run_id(run_id))
-        accepted = start(run, proposal)
+        accepted = start(run, proposal, self._folder or _current_folder())
         try:
             await self._append(run, accepted.events, actor)
         except WrongExpectedVersion:
@@ -203,12 +210,17 @@ class Runner:
         action = self._actions.get(proposal.action)
         if action is None:
             return refuse_resume(run, "unknown_action", f"no action {proposal.action!r} is registered here")
-        if run.status is Status.OUTCOME_UNKNOWN and action.promise is Promise.OPAQUE:
+        if run.status is Status.OUTCOME_UNKNOWN and _is_opaque(action):
             return refuse_resume(run, "outcome_unknown", f"the effect of run {run.run_id!r} may have happened")
         try:
             action.check(self._call(run, proposal, run.attempts + 1))
         except ActionFailed as error:
-            return refuse_resume(run, error.code, str(error), detail=str(error))
+            why = _printable(str(error))
+            event = ResumeRejected(reason=_printable(error.code), status=run.status.value, detail=why)
+            return Refusal(event, ActionFailed(error.code, str(error), run_id=run.run_id, **error.details))
+        except Exception as error:
+            why = _printable(f"{type(error).__name__}: {error}")
+            return refuse_resume(run, "action_failed", f"the action's own check failed: {why}", detail=why)
         return compare_view(run, await self._view.row(run)) if self._view is not None else None
 
     async def _perform(self, run: Run, actor: str | None) -> Outcome:
@@ -218,7 +230,7 @@ class Runner:
         with hold(self._log.place) as owner:
             if run.intent is not None and not self._may_take_over(run, run.intent):
                 raise RunConflict(run.run_id, "another resumer is performing its effect")
-            if run.intent is not None and action.promise is Promise.OPAQUE:
+            if run.intent is not None and _is_opaque(action):
                 await self._give_up(run, run.intent, owner, actor)
             began_s = self._clock.monotonic_s()
             held = await self._begin(run, owner, actor)
@@ -230,9 +242,12 @@ class Runner:
     async def _begin(self, run: Run, owner: Owner, actor: str | None) -> Run:
         """Make the intent durable and return the run as it is held now. Raises RunConflict if another was first."""
         assert run.proposal is not None, "a run that is approved has a proposal"
+        key = self._op_key(run, run.proposal)
+        if run.op_key not in (None, key):
+            raise LogCorrupt("op_key_changed", f"run {run.run_id!r} began under another op_key")
         events = begin_effect(
             run,
-            op_key=self._op_key(run, run.proposal),
+            op_key=key,
             owner=owner,
             deadline_us=self._now_us(run) + round(self._lease_s * 1_000_000),
             takes_over=run.intent is not None,
@@ -280,9 +295,12 @@ class Runner:
                         existing_content_hash=report.existing_content_hash,
                     )
                 )
+            case _:
+                error = TypeError(f"the action returned {type(report).__name__}, which is no report")
+                raise await self._unknown(run, proposal, error, actor)
 
     async def _failed(self, run: Run, proposal: Proposal, error: ActionFailed, actor: str | None) -> ActionFailed:
-        failure = Failure(code=error.code, message=str(error)[:2000])
+        failure = Failure(code=error.code, message=_printable(str(error)))
         event = ActionFailedEvent(action=proposal.action, op_key=self._op_key(run, proposal), error=failure)
         await self._record(run, event, actor)
         return _logged(ActionFailed(error.code, str(error), run_id=run.run_id, **error.details))
@@ -290,8 +308,8 @@ class Runner:
     async def _unknown(
         self, run: Run, proposal: Proposal, error: Exception, actor: str | None
     ) -> errors.OutcomeUnknown:
-        why = f"{type(error).__name__}: {error}"[:2000]
-        event = OutcomeUnknownEvent(action=proposal.action, op_key=self._op_key(run, proposal), why=_printable(why))
+        why = _printable(f"{type(error).__name__}: {error}")
+        event = OutcomeUnknownEvent(action=proposal.action, op_key=self._op_key(run, proposal), why=why)
         await self._record(run, event, actor)
         return _logged(errors.OutcomeUnknown(run.run_id, why))
 
@@ -318,6 +336,10 @@ class Runner:
             append = Append(run_stream(run.run_id), [new], Expect.at(version))
             try:
                 await self._log.append_reserved([append], actor=actor)
+            except InvalidInput as error:
+                if new.data is not event:
+                    raise
+                new = NewEvent(new.type, _without_payload(event, error), new.event_id)
             except WrongExpectedVersion:
                 now = await self._load(run.run_id)
                 if now.epoch > run.epoch or now.intent is None or now.attempts != run.attempts:
@@ -365,6 +387,8 @@ class Runner:
             args=proposal.args,
             output=proposal.output,
             op_key=self._op_key(run, proposal),
+            folder=run.folder,
+            place=self._log.place,
             attempt=attempt,
             reach=self._reach,
         )
@@ -375,6 +399,12 @@ def _by_name(actions: Iterable[Action]) -> dict[str, Action]:
     for action in actions:
         if action.name in by_name:
             raise InvalidInput("invalid_argument", f"two actions are called {action.name!r}")
+        try:
+            Promise(action.promise)
+        except ValueError:
+            known = ", ".join(Promise)
+            message = f"the action {action.name!r} promises {action.promise!r}; a promise is one of {known}"
+            raise InvalidInput("invalid_argument", message) from None
         by_name[action.name] = action
     return by_name
 
@@ -402,8 +432,36 @@ def _too_late() -> ActionFailed:
     )
 
 
+def _is_opaque(action: Action) -> bool:
+    return Promise(action.promise) is Promise.OPAQUE
+
+
+def _without_payload(event: RunEvent, error: InvalidInput) -> RunEvent:
+    """Return the result without what the log cannot hold: that it happened counts more than what it returned."""
+    reason = {"not_stored": error.code, "path": error.path}
+    match event:
+        case ActionExecutedEvent():
+            return replace(event, result=reason)
+        case ActionRecoveredEvent():
+            return replace(event, evidence=reason)
+        case ActionConflictEvent():
+            return replace(event, reason=_printable(event.reason), expected_content=None, existing_content=None)
+        case _:
+            raise error
+
+
+def _current_folder() -> str | None:
+    """Return the folder of this process, None if it is gone or has no name in UTF-8."""
+    try:
+        folder = os.getcwd()
+        folder.encode()
+    except (OSError, UnicodeEncodeError):
+        return None
+    return folder
+
+
 def _printable(text: str) -> str:
-    return text.encode(errors="replace").decode()
+    return text[:2000].encode(errors="replace").decode()
 
 
 def _logged(error: E) -> E:

@@ -29,9 +29,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
 
+from msgspec.structs import replace
+
 from eventlog.errors import ActionFailed
 from eventlog.runtime.actions.definite import before_looking, failed, libc, nothing_done, raise_errno
 from eventlog.runtime.actions.directories import flush, open_parent
+from eventlog.runtime.actions.log_files import belongs_to_log
 from eventlog.runtime.effects import Call, Conflicted, Executed, Promise, Recovered, Report
 from eventlog.runtime.failpoints import EFFECT_INSIDE
 
@@ -48,14 +51,25 @@ class WriteFile:
 
     With `root`, the target is a relative path without `..`, and no directory below the root may be a symbolic link: the
     kernel confines the path (`openat2`), or else every component is opened without following. Without `root`, the path
-    is taken as the system takes it.
+    is taken as the system takes it, from the folder in which the run was proposed.
+
+    Never a file of the log itself. A conflict reports hashes and, only with `shows_content`, the text of both files up
+    to 4 KiB: what is in the log stays there.
     """
 
     promise: Final = Promise.CHECKABLE
 
-    def __init__(self, *, name: str = "write_file", root: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        name: str = "write_file",
+        root: str | os.PathLike[str] | None = None,
+        shows_content: bool = False,
+    ) -> None:
         self.name: Final = name
-        self._root: Final = None if root is None else os.fsencode(root)
+        # Absolute from the start: the same root wherever the process goes, or the next one is started.
+        self._root: Final = None if root is None else os.path.abspath(os.fsencode(root))
+        self._shows_content: Final = shows_content
 
     def check(self, call: Call) -> None:
         """Refuse arguments other than exactly `{"content": text}`, and a path that names no file or leaves the root."""
@@ -68,7 +82,10 @@ class WriteFile:
         So whoever holds a lock around this call may release it when the call has ended: nothing goes on behind it.
         """
         self.check(call)
-        return await _run_to_the_end(lambda: _perform(call, self._root))
+        report = await _run_to_the_end(lambda: _perform(call, self._root))
+        if isinstance(report, Conflicted) and not self._shows_content:
+            return replace(report, expected_content=None, existing_content=None)
+        return report
 
 
 async def _run_to_the_end(work: Callable[[], Report]) -> Report:
@@ -141,17 +158,26 @@ class _Effect:
 
 
 def _perform(call: Call, root: bytes | None) -> Report:
-    folder, name = os.path.split(call.output.encode())
+    folder, name = os.path.split(_path(call, root))
     content = call.args["content"].encode()
     with before_looking(call):
         directory = open_parent(call, folder, root)
     try:
+        if call.place is not None and belongs_to_log(call.place, directory, name):
+            _refuse_path(call, "it belongs to the log")
         sha256 = hashlib.sha256(content).hexdigest()
         effect = _Effect(call=call, directory=directory, name=name, content=content, sha256=sha256)
         # The look saves a write when there is something already; the link below decides if somebody is quicker.
         return _report_existing(effect) or _create(effect)
     finally:
         os.close(directory)
+
+
+def _path(call: Call, root: bytes | None) -> bytes:
+    path = call.output.encode()
+    if root is None and call.folder is not None:
+        return os.path.join(call.folder.encode(), path)  # which leaves an absolute path as it is
+    return path
 
 
 def _create(effect: _Effect) -> Report:
