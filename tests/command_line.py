@@ -17,7 +17,7 @@ import pytest
 
 from eventlog.cli.app import run
 
-__all__ = ["ROOT", "CommandLine", "Ended", "HereCommandLine", "edit", "environment"]
+__all__ = ["ROOT", "CommandLine", "Ended", "HereCommandLine", "NobodyCommandLine", "edit", "environment"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_S: Final = 60
@@ -84,6 +84,29 @@ class CommandLine:
                 f"{words} ended with {ended.returncode}: {ended.stdout!r} {ended.stderr!r}"
             )
         return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+class NobodyCommandLine(CommandLine):
+    """Runs `eventlog` as a user who owns nothing, if we are one who may do everything, and as ourselves otherwise."""
+
+    def argv(self, *words: str | bytes) -> list[str | bytes]:
+        """Return the command as a list; it loads what it needs before it becomes nobody."""
+        return [sys.executable, "-c", _AS_NOBODY, *self._options, *words]
+
+
+_AS_NOBODY: Final = """
+import os, pkgutil, sys
+from importlib import import_module
+import eventlog.cli
+for module in pkgutil.iter_modules(eventlog.cli.__path__):
+    import_module(f"eventlog.cli.{module.name}")
+from eventlog.cli.app import run
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+sys.exit(run(sys.argv[1:]))
+"""
 
 
 class HereCommandLine(CommandLine):

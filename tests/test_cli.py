@@ -8,12 +8,14 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +38,8 @@ from eventlog.errors import (
     StoreBusy,
     StoreUnavailable,
 )
-from tests.command_line import CommandLine, HereCommandLine, environment
+from eventlog.stores import SqliteLog
+from tests.command_line import CommandLine, Ended, HereCommandLine, NobodyCommandLine, environment
 
 HIDDEN: Final = "a\u202eb\u200b\x1b[31mc\u2028\x00\ufe0f\U000e0041\u3164"
 BARE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\u200b-\u200f\u2028\u2029\ufe0f\u3164\U000e0041]")
@@ -89,6 +92,17 @@ class TestHelp:
         assert "--db" in ended.text
         assert here("--help", status=0).text.count(f"\n  {name} ") == 1
 
+    def test_help_says_where_output_is_looked_at(self, here: HereCommandLine) -> None:
+        for name in ("start", "approve", "reject", "resume", "show-trace"):
+            text = " ".join(here(name, "--help", status=0).text.split())
+            is_said = "--output TARGET Accepted for symmetry; only start and resume look at it." in text
+            assert is_said == (name not in ("start", "resume")), name
+
+    def test_help_promises_no_more_than_is_true(self, here: HereCommandLine) -> None:
+        for name in ("verify", "doctor"):
+            text = " ".join(here(name, "--help", status=0).text.split())
+            assert "changes no data; the side files of SQLite and of the lock may appear" in text
+
     def test_a_command_that_does_not_exist_is_a_usage_error(self, here: HereCommandLine) -> None:
         ended = here("fly", status=2)
         assert (ended.out, "No such command 'fly'" in ended.error) == (b"", True)
@@ -130,11 +144,15 @@ class TestOptions:
         assert loud.out == quiet.out != b""
         assert (loud.err[:7], quiet.err) == (b"checked", b"")
 
-    def test_verbose_shows_the_log_lines_and_the_traceback_of_an_error(self, tmp_path: Path) -> None:
+    def test_verbose_shows_the_log_lines_and_the_message_of_a_refusal(self, tmp_path: Path) -> None:
         cli = CommandLine(tmp_path, "--db", "a.db")
         cli("start", "r", "--output", "t", status=0)
-        assert cli("runs", "show", "nope", status=2).error.startswith("error[unknown_run]")
-        assert "Traceback" in cli("runs", "show", "nope", "-v", status=2).error
+        brief = cli("runs", "show", "nope", status=2).error
+        assert brief.startswith("error[unknown_run]: there is no run 'nope'\n")
+        assert cli("runs", "show", "nope", "-v", status=2).error == brief
+        for words in (("runs", "show", "nope", "--json"), ("show-trace", "nope")):
+            quiet, verbose = cli(*words, status=2), cli(*words, "-v", status=2)
+            assert (verbose.out, quiet.err, verbose.error) == (quiet.out, b"", brief), words
         assert "opened" not in cli("runs", "list", "-v", status=0).error
         assert "opened" in cli("runs", "list", "-vv", status=0).error
 
@@ -211,6 +229,9 @@ class TestExitStatuses:
         other = runs("runs", "show", "run-1", status=1)
         assert other.error.startswith("error[unexpected]: ZeroDivisionError")
         assert "Traceback" not in other.error
+        for words in (("show-trace", "run-1"), ("runs", "show", "run-1"), ("runs", "show", "run-1", "--json")):
+            told = runs(*words, "-v", status=1).error
+            assert (told.count("Traceback"), told.count("ZeroDivisionError: ")) == (1, 2), words
 
     def test_a_log_that_somebody_else_locks_is_busy(
         self, runs: HereCommandLine, monkeypatch: pytest.MonkeyPatch
@@ -231,8 +252,8 @@ class TestRuns:
             "WAITING_FOR_USER",
             "write_draft",
             "one.txt",
-            "2",
         ]
+        assert "version" not in document["runs"][0]  # of the row, which is not always the run's
         lines = runs("runs", "list", "--format", "jsonl", status=0).text.splitlines()
         assert [json.loads(line)["output"] for line in lines] == ["one.txt", "草稿.txt"]
 
@@ -269,12 +290,52 @@ class TestRuns:
         for form in ("human", "plain", "json", "jsonl"):
             for words in (("runs", "show", "run-1"), ("approvals", "show", "run-1"), ("tail",), ("approvals", "list")):
                 text = runs(*words, "--format", form, status=0).text
-                assert digest in text or digest in _unfolded(text, digest), (words, form)
+                assert digest in text, (words, form)
 
+    def test_a_narrow_terminal_folds_texts_and_never_an_id_or_a_hash(self, here: HereCommandLine) -> None:
+        run_id = "the-run-with-the-long-name-" + "運行" * 20
+        digest = here("start", run_id, "--output", "out/" * 50, status=0).json["proposal_hash"]
+        for columns in ("1", "40", "100", "300"):
+            env = {"COLUMNS": columns}
+            lines = here("approvals", "list", "--format", "human", env=env, status=0).text.splitlines()
+            for whole in (run_id, f"approval:{run_id}", "write_draft", digest):
+                assert any(whole in line for line in lines), (columns, whole)
+            assert "…" not in "".join(lines)
+            text = here("runs", "list", "--format", "human", env=env, status=0).text
+            assert run_id in text and "WAITING_FOR_USER" in text
+            assert "".join(text.split()).count("out/") >= 45  # folded, nowhere cut
 
-def _unfolded(text: str, digest: str) -> str:
-    """Return what stands in the last column of a table, put together again."""
-    return "".join(line.split()[-1] for line in text.splitlines() if line.split() and line.split()[-1] in digest)
+    def test_show_says_who_decided_when_and_why(self, runs: HereCommandLine) -> None:
+        unsaid = {"decided_by": None, "decided_at": None, "decision_reason": None}
+        shows = (("runs", "show"), ("approvals", "show"))
+        for words in shows:
+            assert unsaid.items() <= runs(*words, "run-1", "--json", status=0).json.items()
+        for run_id, command, reason in (("run-1", "approve", ("--reason", "read twice, 讀")), ("運行-2", "reject", ())):
+            digest = runs("show-trace", run_id, status=0).json["proposal_hash"]
+            said = runs(command, run_id, "--proposal-hash", digest, *reason, status=0).json
+            assert said == runs("show-trace", run_id, status=0).json
+            recorded = next(
+                event
+                for event in runs("tail", run_id, "--json", status=0).json["events"]
+                if event["type"] == "approval_recorded"
+            )
+            assert recorded["data"].get("reason") == (reason[-1] if reason else None)
+            for words in shows:
+                shown = runs(*words, run_id, "--json", status=0).json
+                assert (shown["decided_by"], shown["decided_at"], shown["decision_reason"]) == (
+                    f"os:{os.getuid()}",
+                    recorded["recorded_at"],
+                    recorded["data"].get("reason"),
+                )
+        assert unsaid.items() <= runs("runs", "show", "run-1", "--at-version", "2", "--json", status=0).json.items()
+        assert "decision_reason\tread twice, 讀\n" in runs("approvals", "show", "run-1", status=0).text
+
+    def test_a_reason_that_cannot_be_recorded_is_refused(self, runs: HereCommandLine) -> None:
+        digest = runs("show-trace", "run-1", status=0).json["proposal_hash"]
+        words = ("approve", "run-1", "--proposal-hash", digest, "--reason")
+        assert runs(*words, "x" * 100_000, status=2).json == {"error": "payload_too_large"}
+        assert runs(*words, b"\xff", status=2).json == {"error": "invalid_text"}
+        assert runs("show-trace", "run-1", status=0).json["status"] == "WAITING_FOR_USER"
 
 
 class TestApprovals:
@@ -356,8 +417,18 @@ class TestEvents:
             words = ("events", "append", stream, "--from", "-", "--expect", "any", "--json")
             assert here(*words, stdin=line, status=2).json["error"] == "reserved_stream"
 
-    def test_a_position_that_is_not_there_yet_is_an_error(self, runs: HereCommandLine) -> None:
-        assert "the log ends at position 4" in runs("events", "show", "5", status=2).error
+    @pytest.mark.parametrize("position", ["5", str(2**63), str(2**64)])
+    def test_a_position_that_is_not_there_yet_is_an_error_that_names_the_argument(
+        self, runs: HereCommandLine, position: str
+    ) -> None:
+        for words, name in (
+            (("events", "show", position), "POS"),
+            (("tail", "--after", position), "--after"),
+            (("tail", "run-1", "--after", position), "--after"),
+            (("tail", "-f", "--after", position), "--after"),
+        ):
+            told = runs(*words, status=2).error.splitlines()[0]
+            assert told == f"error[invalid_argument]: {name} is {position}, but the log ends at position 4"
 
     def test_tail_filters_by_run_position_and_type(self, runs: HereCommandLine) -> None:
         def positions(*words: str) -> list[int]:
@@ -376,6 +447,34 @@ class TestEvents:
 
     def test_what_follows_is_no_document(self, runs: HereCommandLine) -> None:
         assert "jsonl" in runs("tail", "-f", "--json", status=2).error
+
+    def test_tail_f_of_a_log_that_is_replaced_ends_with_a_coded_error(self, runs: HereCommandLine) -> None:
+        runs("db", "backup", "other.db", status=0)
+        with subprocess.Popen(
+            runs.argv("tail", "-f"),
+            cwd=runs.folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            for _ in range(4):
+                process.stdout.readline()
+            os.replace(runs.folder / "other.db", runs.folder / "a.db")
+            assert process.stderr.readline().startswith(b"error[store_identity_changed]: ")
+            rest = process.stderr.read()
+            assert (process.wait(timeout=10), b"Traceback" in rest) == (1, False)
+
+    def test_a_subscription_that_loses_its_log_is_a_document_for_a_program(
+        self, runs: HereCommandLine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def lost(*_: object, **__: object) -> AsyncIterator[object]:
+            raise StoreUnavailable("store_identity_changed", "another log stands here now")
+            yield
+
+        monkeypatch.setattr(SqliteLog, "subscribe", lost)
+        ended = runs("tail", "-f", "--format", "jsonl", status=1)
+        assert (ended.json["error"], ended.err) == ("store_identity_changed", b"")
 
     def test_tail_f_prints_events_of_other_processes_as_they_come_and_ends_with_ctrl_c(
         self, runs: HereCommandLine
@@ -411,22 +510,72 @@ class TestPipesAndTerminals:
     @pytest.mark.parametrize(
         ("redirection", "why"), [("> /dev/full", "No space left on device"), (">&-", "it is closed")]
     )
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("--help",),
+            ("--version",),
+            ("runs", "list", "--help"),
+            ("show-trace", "run-1"),
+            ("runs", "list"),
+            ("runs", "list", "--json"),
+            ("runs", "show", "nope", "--json"),
+            ("tail",),
+            ("events", "show", "1", "--raw"),
+            ("completion", "bash"),
+        ],
+    )
     def test_a_standard_output_that_takes_nothing_is_said_once_and_is_no_success(
+        self, runs: HereCommandLine, words: tuple[str, ...], redirection: str, why: str
+    ) -> None:
+        ended = redirected(runs, redirection, *words)
+        assert (ended.status, ended.error) == (1, f"error: cannot write to standard output: {why}\n")
+
+    def test_without_a_standard_output_nothing_is_begun(self, runs: HereCommandLine) -> None:
+        assert redirected(runs, ">&-", "start", "run-3", "--output", "x").status == 1
+        assert redirected(runs, ">&- 2>&-", "start", "run-3", "--output", "x").status == 1
+        assert runs("runs", "list", "--json", status=0).json["total"] == 2
+
+    @pytest.mark.parametrize(
+        "words", [("--help",), ("--version",), ("show-trace", "run-1"), ("runs", "show", "nope", "--json"), ("verify",)]
+    )
+    def test_a_reader_that_was_never_there_is_a_broken_pipe(
+        self, runs: HereCommandLine, words: tuple[str, ...]
+    ) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "wb") as out:
+            ended = subprocess.run(
+                runs.argv(*words), cwd=runs.folder, env=environment(), stdout=out, stderr=subprocess.PIPE, check=False
+            )
+        assert (ended.returncode, ended.stderr) == (141, b"")
+
+    @pytest.mark.parametrize(
+        ("redirection", "why"),
+        [("<&-", "standard input is closed"), ("0> sink", "cannot read standard input: Bad file descriptor")],
+    )
+    def test_a_standard_input_that_gives_nothing_is_a_coded_error(
         self, runs: HereCommandLine, redirection: str, why: str
     ) -> None:
-        for words in (("show-trace", "run-1"), ("runs", "list", "--json"), ("runs", "show", "nope", "--json")):
-            command = f'"$@" {redirection}'
-            ended = subprocess.run(
-                ["sh", "-c", command, "sh", *runs.argv(*words)],
-                cwd=runs.folder,
-                env=environment(),
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            assert ended.returncode == 1, words
-            assert ended.stderr == f"error[unexpected]: cannot write to standard output: {why}\n", words
+        start = redirected(runs, redirection, "start", "run-3", "--output", "x", "--args", "-")
+        assert (start.status, start.out, start.err) == (2, b'{"error": "invalid_argument"}\n', b"")
+        append = redirected(runs, redirection, "events", "append", "notes", "--from", "-", "--expect", "any")
+        assert (append.status, append.out) == (2, b"")
+        assert append.error.startswith(f"error[invalid_argument]: {why}")
+        assert redirected(runs, redirection, "runs", "list").status == 0
+
+    def test_files_of_the_log_never_get_the_number_of_a_closed_stream(self, runs: HereCommandLine) -> None:
+        program = (
+            "import os, sys; from eventlog.cli import main\n"
+            "sys.argv = ['eventlog', '--db', 'a.db', 'runs', 'list']\n"
+            "try: main()\n"
+            "finally: print(*(os.path.samestat(os.fstat(number), os.stat(os.devnull)) for number in (0, 2)))\n"
+        )
+        command = ["sh", "-c", '"$@" <&- 2>&-', "sh", sys.executable, "-c", program]
+        ended = subprocess.run(
+            command, cwd=runs.folder, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "True True")
 
     def test_a_bar_is_drawn_on_a_terminal_only_and_can_be_switched_off(self, here: HereCommandLine) -> None:
         append(here, "notes", *({"type": "noted", "data": number} for number in range(3000)))
@@ -471,6 +620,20 @@ class TestPipesAndTerminals:
         ]
         assert [width(line[: line.index("WAITING")]) for line in lines] == [9, 9]
         assert [width(line[: line.index("write_draft")]) for line in lines] == [28, 28]
+
+
+def redirected(cli: CommandLine, redirection: str, *words: str) -> Ended:
+    """Run the command with a redirection of the shell."""
+    ended = subprocess.run(
+        ["sh", "-c", f'"$@" {redirection}', "sh", *cli.argv(*words)],
+        cwd=cli.folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
 def width(text: str) -> int:
@@ -584,6 +747,23 @@ class TestDoctor:
         after = sorted(path.name for path in runs.folder.iterdir() if not path.name.endswith(("-wal", "-shm")))
         assert after == before
 
+    def test_lock_files_that_cannot_be_opened_are_not_counted_as_none(self, runs: HereCommandLine) -> None:
+        def owner_locks() -> dict[str, Any]:
+            checks = runs("doctor", "--json", status=0).json["checks"]
+            found: dict[str, Any] = next(check for check in checks if check["name"] == "owner_locks")
+            return found
+
+        assert (owner_locks()["state"], owner_locks()["found"]) == ("ok", "0 at work, 0 left by a crash")
+        folder = runs.folder / "a.db.owners"
+        folder.mkdir()
+        (folder / "x.lock").symlink_to("elsewhere")  # which is never followed, not even by root
+        found = owner_locks()
+        assert (found["state"], found["found"]) == ("warn", "0 at work, 0 left by a crash, 1 cannot be opened")
+        (folder / "x.lock").unlink()
+        folder.rmdir()
+        folder.write_text("no folder", encoding="utf-8")
+        assert (owner_locks()["state"], "Not a directory" in owner_locks()["found"]) == ("warn", True)
+
     def test_what_fails_is_said_with_a_hint(self, tmp_path: Path) -> None:
         ended = HereCommandLine(tmp_path, "--db", "none/a.db")("doctor", "--format", "human", status=1)
         assert "fail" in ended.text and "hint: Create it." in ended.text
@@ -596,12 +776,81 @@ class TestDoctor:
         runs("approve", "run-1", "--proposal-hash", digest, status=0)
         process = CommandLine(runs.folder, "--db", "a.db")
         process("resume", "run-1", env={"EVENTLOG_FAILPOINT": "intent.after_commit"}, status=91)
-
-        async def append_without_views() -> None:
-            async with eventlog.open(runs.folder / "a.db") as log:
-                await log.append("notes", [NewEvent("noted", 1)], expect=Expect.any())
-
-        asyncio.run(append_without_views())
+        asyncio.run(append_without_views(runs.folder))
         checks = {check["name"]: check for check in runs("doctor", "--json", status=0).json["checks"]}
         assert (checks["owner_locks"]["state"], checks["views"]["state"]) == ("warn", "warn")
         assert "1 left by a crash" in checks["owner_locks"]["found"]
+
+
+LOOKS: Final = (
+    ("tail",),
+    ("tail", "run-1", "--after", "1"),
+    ("events", "show", "1"),
+    ("show-trace", "run-1"),
+    ("runs", "list"),
+    ("runs", "show", "run-1"),
+    ("approvals", "list"),
+    ("approvals", "show", "run-1"),
+)
+
+
+class TestALogThatCannotBeWritten:
+    @pytest.fixture
+    def folder(self) -> Iterator[Path]:
+        """A folder that another user can reach, which pytest's own are not."""
+        folder = Path(tempfile.mkdtemp())
+        yield folder
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+    @pytest.fixture
+    def nobody(self, folder: Path) -> NobodyCommandLine:
+        here = HereCommandLine(folder, "--db", "a.db")
+        for run_id in ("run-1", "run-2"):
+            here("start", run_id, "--output", "x", status=0)
+        return NobodyCommandLine(folder, "--db", "a.db")
+
+    def test_in_a_closed_folder_what_only_reads_works_all_the_same(self, nobody: NobodyCommandLine) -> None:
+        expected = [HereCommandLine(nobody.folder, "--db", "a.db")(*words, status=0).out for words in LOOKS]
+        close(nobody.folder)
+        assert [nobody(*words, status=0).out for words in LOOKS] == expected
+        assert nobody("runs", "list", status=0).err == b""
+        decided = nobody("approve", "run-1", "--proposal-hash", "0" * 64, status=2).json["error"]
+        assert decided in {"store_cannot_open", "store_readonly"}
+
+    def test_a_late_view_is_shown_as_it_stands_and_said_to_be_late(self, nobody: NobodyCommandLine) -> None:
+        asyncio.run(append_without_views(nobody.folder))
+        close(nobody.folder)
+        for words in (("runs", "list"), ("approvals", "list")):
+            ended = nobody(*words, status=0)
+            assert len(ended.text.splitlines()) == 2
+            assert ended.error == "the view of runs is 1 events behind the log, which cannot be written here\n"
+
+    def test_a_log_without_the_view_says_so(self, folder: Path) -> None:
+        asyncio.run(append_without_views(folder))
+        close(folder)
+        ended = NobodyCommandLine(folder, "--db", "a.db")("runs", "list", "--json", status=2)
+        assert (ended.json["error"], "no view of runs" in ended.json["message"]) == ("store_readonly", True)
+
+    def test_what_could_never_see_anything_new_does_not_follow(self, nobody: NobodyCommandLine) -> None:
+        close(nobody.folder)
+        assert "leave -f away" in nobody("tail", "-f", status=2).error
+
+    def test_a_file_that_cannot_be_written_can_be_read(self, nobody: NobodyCommandLine) -> None:
+        (nobody.folder / "a.db").chmod(0o444)
+        (nobody.folder / "a.db.lock").unlink()
+        nobody.folder.chmod(0o777)
+        for words in LOOKS:
+            nobody(*words, status=0)
+
+
+def close(folder: Path) -> None:
+    """Take everybody's right to write in a folder, and give the right to read all files."""
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    folder.chmod(0o555)
+
+
+async def append_without_views(folder: Path) -> None:
+    async with eventlog.open(folder / "a.db") as log:
+        await log.append("notes", [NewEvent("noted", 1)], expect=Expect.any())

@@ -58,5 +58,12 @@ def test_a_step_that_gives_something_else_fails_the_demo(tmp_path: Path, monkeyp
     assert ended.text.splitlines()[-1].startswith("FAILED: exit ")
 
 
+@pytest.mark.parametrize("option", [("--json",), ("--format", "json"), ("--format", "jsonl")])
+def test_json_is_refused_and_nothing_is_played(tmp_path: Path, option: tuple[str, ...]) -> None:
+    ended = HereCommandLine(tmp_path)("demo", "--dir", "stage", *option, status=2)
+    assert (ended.json["error"], "no JSON" in ended.error) == ("invalid_argument", True)
+    assert not (tmp_path / "stage").exists()
+
+
 class _Interpreter:
     executable = "/bin/false"

@@ -160,7 +160,8 @@ class TestViews:
 
     def test_a_view_that_was_dropped_is_a_finding(self, cli: CommandLine) -> None:
         edit(cli.folder / "a.db", "DROP TABLE runs")
-        assert verdicts(cli("verify", "--json", status=3))["views"] == "differs"
+        ended = cli("verify", "--json", status=3)
+        assert (verdicts(ended)["views"], problems(ended, "views")) == ("differs", [("view_unreadable", None)])
 
 
 class TestFiles:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from io import BytesIO, TextIOWrapper
 from typing import Final
 
 import click
@@ -53,8 +56,23 @@ SECTIONS: Final[Mapping[str, Mapping[str, Place]]] = {
 }
 
 
+def _show_version(context: click.Context, option: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        from eventlog.cli.output import write_line
+
+        write_line(f"eventlog, version {__version__}")
+        context.exit()
+
+
 @click.command(cls=LazyGroup, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="eventlog")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def eventlog() -> None:
     """A log that agents can stand on: durable runs, frozen approvals, effects that do not happen twice.
 
@@ -63,10 +81,13 @@ def eventlog() -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one invocation and return its exit status. Every way it can end is told here and nowhere else."""
+    """Run one invocation and return its exit status. Every way it can end is told here and nowhere else.
+
+    Without a standard output nothing is begun: nobody would learn how it ended.
+    """
     options = Options(argv)
     try:
-        return _run(options)
+        return _run(options) if sys.stdout is not None else _cannot_say("it is closed")
     except BrokenPipeError:
         from eventlog.cli.output import silence_standard_output
 
@@ -75,15 +96,15 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except OSError as error:
-        return _cannot_say(error)
+        return _cannot_say(error.strerror or str(error))
 
 
-def _cannot_say(error: OSError) -> int:
-    """End when standard output takes neither the result nor the report of the failure: it is full, or closed."""
+def _cannot_say(why: str) -> int:
+    """End when standard output does not take what has to be said: it is full, or closed."""
     from eventlog.cli.output import silence_standard_output, write_error_text
 
     silence_standard_output()
-    write_error_text(f"error[unexpected]: cannot write to standard output: {error.strerror or error}")
+    write_error_text(f"error: cannot write to standard output: {why}")
     return UNEXPECTED
 
 
@@ -106,16 +127,31 @@ def _invoke(options: Options) -> int:
     """Parse and run. Not click's own `main`: that answers a broken pipe and an interrupt in its own way."""
     instruction = os.environ.get(COMPLETE)
     if instruction:
-        return shell_complete(eventlog, {}, "eventlog", COMPLETE, instruction)
+        return _complete(instruction)
     with eventlog.make_context("eventlog", list(options.argv), obj=options) as context:
         status = eventlog.invoke(context)
         return status if isinstance(status, int) else 0
 
 
+def _complete(instruction: str) -> int:
+    """Answer a shell that asks for completions, or for the script that asks."""
+    from eventlog.cli.output import write_bytes
+
+    said = BytesIO()
+    with redirect_stdout(TextIOWrapper(said, encoding="utf-8", write_through=True)):  # click writes text and bytes
+        status = shell_complete(eventlog, {}, "eventlog", COMPLETE, instruction)
+        answer = said.getvalue()
+    write_bytes(answer)
+    return status
+
+
 def _failed(error: Exception, options: Options) -> int:
     from eventlog.cli.failures import CannotVerify, report, report_unexpected
+    from eventlog.cli.output import CannotWrite
     from eventlog.errors import EventLogError
 
+    if isinstance(error, CannotWrite):
+        raise error
     if isinstance(error, CannotVerify):
         return report(error.error, options, status=4)
     if isinstance(error, EventLogError):

@@ -11,8 +11,9 @@ import click
 from eventlog.cli.commands import Group
 from eventlog.cli.options import Options
 from eventlog.cli.output import show_card, show_rows, time_text
+from eventlog.cli.record import decision_of
 from eventlog.cli.runs import collect_rows
-from eventlog.cli.wiring import complete, open_log, read_run
+from eventlog.cli.wiring import complete, open_to_look, read_run
 from eventlog.run import Run, Status
 
 __all__ = ["approvals"]
@@ -49,15 +50,16 @@ def show_approval(options: Options, run_id: str) -> None:
 
 
 async def _list(options: Options, limit: int | None) -> None:
-    async with open_log(options) as opened:
-        rows, total = await collect_rows(opened.table, limit, status=Status.WAITING_FOR_USER.value)
+    async with open_to_look(options) as opened:
+        rows, total = await collect_rows(options, opened, limit, status=Status.WAITING_FOR_USER.value)
     show_rows(options, "approvals", rows, _COLUMNS, total=total)
 
 
 async def _show(options: Options, run_id: str) -> None:
-    async with open_log(options) as opened:
+    async with open_to_look(options) as opened:
         run, events = await read_run(opened.log, run_id)
     card = _card(run) | {"recorded_at": time_text(events[0].recorded_at_us), "recorded_by": events[0].actor}
+    card |= decision_of(events)
     command = _approve_command(options.db, run)
     args = card.pop("args")
     show_card(

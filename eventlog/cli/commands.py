@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from eventlog.cli.options import Options, common_options, output_option
 from eventlog.errors import InvalidInput
 
-__all__ = ["Command", "Group", "LazyGroup", "Place", "SeedCommand"]
+__all__ = ["Command", "Group", "LazyGroup", "Place", "SeedCommand", "TargetCommand"]
 
 
 class Command(click.Command):
@@ -29,17 +29,28 @@ class Command(click.Command):
         _check_texts(options)
         return super().invoke(ctx)
 
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return `--help`, which writes as everything else does."""
+        return _written_by_us(super().get_help_option(ctx))
+
     def _own_options(self) -> list[click.Parameter]:
         return common_options()
 
 
 class SeedCommand(Command):
-    """One of the five commands whose output is frozen. They take `--output` as well."""
+    """One of the five commands whose output is frozen. They take `--output` as well, though not all look at it."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; from here on, whatever goes wrong is one JSON object on standard output."""
         ctx.ensure_object(Options).is_seed = True
         return super().invoke(ctx)
+
+    def _own_options(self) -> list[click.Parameter]:
+        return [output_option("Accepted for symmetry; only start and resume look at it."), *common_options()]
+
+
+class TargetCommand(SeedCommand):
+    """One of the frozen commands that look at `--output`."""
 
     def _own_options(self) -> list[click.Parameter]:
         return [output_option(), *common_options()]
@@ -53,6 +64,10 @@ class Group(click.Group):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.params.extend(common_options())
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return `--help`, which writes as everything else does."""
+        return _written_by_us(super().get_help_option(ctx))
 
 
 class Place(NamedTuple):
@@ -96,6 +111,20 @@ class LazyGroup(Group):
         return [CompletionItem(name, help=text) for name, text in found] or click.Command.shell_complete(
             self, ctx, incomplete
         )
+
+
+def _written_by_us(option: click.Option | None) -> click.Option | None:
+    if option is not None:
+        option.callback = _show_help
+    return option
+
+
+def _show_help(context: click.Context, option: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        from eventlog.cli.output import write_text
+
+        write_text(context.get_help() + "\n")
+        context.exit()
 
 
 def _check_texts(options: Options) -> None:

@@ -50,6 +50,8 @@ def demo(options: Options, folder: str | None) -> int:
 
     Real processes in a new folder, which is left behind for a look. Exit status 0 if every step gave what it should.
     """
+    if options.is_json:
+        raise click.UsageError("The demo is a story for people, and no JSON; leave --json and --format away.")
     stage = _Stage(_new_folder(folder))
     try:
         _play(stage)

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -31,6 +32,7 @@ _NETWORK: Final = frozenset(
 _OLDEST_CLOCK_US: Final = 1_767_225_600_000_000
 """2026-01-01: no event of this program is older, so no clock is right that is before it."""
 _OLDEST_PYTHON: Final = (3, 11)
+_MAY_NOT_READ: Final = "Run this as the user who resumes the runs; what cannot be opened may have been left by a crash."
 
 State = Literal["ok", "warn", "fail"]
 
@@ -47,7 +49,9 @@ class Check(NamedTuple):
 @click.command("doctor", cls=Command)
 @click.pass_obj
 def doctor(options: Options) -> int:
-    """Check Python, SQLite and the clock, and with --db the log's folder, its locks and views. Leaves nothing behind.
+    """Check Python, SQLite and the clock, and with --db the log's folder, its locks and views.
+
+    Appends nothing and changes no data; the side files of SQLite and of the lock may appear beside the log.
 
     Exit status 1 if something fails; a warning does not.
     """
@@ -155,27 +159,33 @@ def _views(behind: dict[str, int]) -> Check:
 
 def _owners(folder: str) -> Check:
     """Count the lock files of resumers. One that nobody holds was left by a crash; resuming its run clears it."""
-    held = stale = 0
-    for path in sorted(Path(folder).glob("*.lock")):
-        is_held = _is_held(path)
-        held += is_held is True
-        stale += is_held is False
-    found = f"{held} at work, {stale} left by a crash"
-    return _check(stale == 0, "owner_locks", found, "Resume the runs that crashed.", otherwise="warn")
-
-
-def _is_held(path: Path) -> bool | None:
-    """Say whether a living process holds the lock file; None if it is gone by now."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        paths = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".lock")]
+    except FileNotFoundError:
+        paths = []
+    except OSError as error:
+        return Check("warn", "owner_locks", f"{folder}: {error.strerror}", _MAY_NOT_READ)
+    states = Counter(map(_lock_state, paths))
+    found = f"{states['held']} at work, {states['free']} left by a crash"
+    if states["unknown"]:
+        return Check("warn", "owner_locks", f"{found}, {states['unknown']} cannot be opened", _MAY_NOT_READ)
+    return _check(not states["free"], "owner_locks", found, "Resume the runs that crashed.", otherwise="warn")
+
+
+def _lock_state(path: str) -> Literal["held", "free", "gone", "unknown"]:
+    """Say whether a living process holds the lock file, as far as it can be opened."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return "gone"
     except OSError:
-        return None
+        return "unknown"
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+    except OSError as error:
+        return "held" if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else "unknown"
     else:
-        return False
+        return "free"
     finally:
         os.close(descriptor)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,8 @@ from eventlog.cli.commands import Group
 from eventlog.cli.options import Options
 from eventlog.cli.output import show_card, write_bytes, write_document
 from eventlog.cli.record import as_document
-from eventlog.cli.wiring import complete, open_log
+from eventlog.cli.source import standard_input
+from eventlog.cli.wiring import check_not_beyond, complete, open_log, open_to_look
 from eventlog.errors import InvalidInput
 from eventlog.log import AppendResult, Expect, NewEvent
 from eventlog.plain import Limits, check_id, parse_json
@@ -66,11 +66,10 @@ def append_events(options: Options, stream: str, source: str, expect: Expect) ->
 
 
 async def _show(options: Options, position: int, raw: bool) -> None:
-    async with open_log(options) as opened:
+    async with open_to_look(options) as opened:
+        await check_not_beyond(opened.log, position, "POS")
         found = [event async for event in opened.log.read_all(after=position - 1, limit=1)]
-        head = await opened.log.head()
-    if not found:
-        raise InvalidInput("invalid_argument", f"the log ends at position {head.position}, before {position}")
+    assert found, "positions have no gaps"
     if raw:
         write_bytes(found[0].body)
     else:
@@ -96,7 +95,8 @@ def _read_events(source: str) -> list[NewEvent]:
 @contextmanager
 def _opened(source: str) -> Iterator[BinaryIO]:
     if source == "-":
-        yield sys.stdin.buffer
+        with standard_input() as given:
+            yield given
         return
     try:
         file = Path(source).open("rb")  # noqa: SIM115 - closed below; only the opening is a usage error

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import traceback
+from io import StringIO
 from typing import Any, Final
 
 import click
@@ -60,7 +61,8 @@ def report(error: EventLogError, options: Options, *, status: int | None = None)
         write_document(_document(label_of(error), str(error), error.hint, error.details))
     else:
         write_error_text(_for_people(error))
-    _trace_if_asked(error, options)
+    if options.verbosity:
+        _say_more(error, options)
     return exit_status(error) if status is None else status
 
 
@@ -68,13 +70,16 @@ def report_unexpected(error: Exception, options: Options) -> int:
     """Tell a fault of the program itself. The traceback is for those who ask with -v."""
     coded = EventLogError("unexpected", f"{type(error).__name__}: {error}")
     status = report(coded, options)
-    _trace_if_asked(error, options)
+    if options.verbosity:
+        _show_traceback(error)
     return status
 
 
 def report_usage(error: click.UsageError, options: Options) -> int:
     """Tell what is wrong with the command line: as text, and to a program that reads JSON as a document."""
-    error.show()
+    text = StringIO()
+    error.show(file=text)
+    write_error_text(text.getvalue().rstrip("\n"))
     if options.is_json and not options.is_seed and _command_of(error) not in _SEED:
         hint = f"{error.ctx.command_path} --help" if error.ctx is not None else "eventlog --help"
         write_document(_document("invalid_argument", error.format_message(), hint, {}))
@@ -107,6 +112,13 @@ def _is_news(error: EventLogError, name: str, value: Any) -> bool:
     return str(value) not in str(error)
 
 
-def _trace_if_asked(error: BaseException, options: Options) -> None:
-    if options.verbosity and error.__traceback__ is not None:
-        write_error_text("".join(traceback.format_exception(error)).rstrip())
+def _say_more(error: EventLogError, options: Options) -> None:
+    """Say on standard error what a program's answer does not; where the program is at fault, also where."""
+    if options.is_seed or options.is_json:
+        write_error_text(_for_people(error))
+    if error.code == "unexpected" and error.__traceback__ is not None:
+        _show_traceback(error)
+
+
+def _show_traceback(error: Exception) -> None:
+    write_error_text("".join(traceback.format_exception(error)).rstrip())

@@ -98,9 +98,9 @@ def common_options() -> list[click.Parameter]:
     ]
 
 
-def output_option() -> click.Parameter:
-    """Return a fresh `--output`."""
-    return _option("--output", metavar="TARGET", help="What the run writes to (or EVENTLOG_OUTPUT).")
+def output_option(text: str = "What the run writes to (or EVENTLOG_OUTPUT).") -> click.Parameter:
+    """Return a fresh `--output` with this help."""
+    return _option("--output", metavar="TARGET", help=text)
 
 
 def _option(*names: str, **settings: Any) -> click.Option:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import StringIO
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from eventlog.cli.options import Options
 from eventlog.cli.text import escaped_json, visible
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "CannotWrite",
     "cell",
     "note",
     "progress",
@@ -42,17 +43,31 @@ __all__ = [
     "write_text",
 ]
 
+_FOLDING: Final = frozenset({"output", "meaning"})
+"""The columns of tables that may be folded over several lines. Ids and hashes, which people compare, never are."""
+_NARROWEST: Final = 12
+_GAP: Final = 2
+
 Row = Mapping[str, Any]
 Progress = Callable[[int, int], None]
 
 
+class CannotWrite(OSError):
+    """Standard output does not take what is written, for another reason than that its reader left."""
+
+
 def write_bytes(data: bytes) -> None:
-    """Write bytes to standard output and flush them, so that a broken pipe is noticed here."""
+    """Write bytes to standard output and flush them. Raises BrokenPipeError, CannotWrite."""
     if sys.stdout is None:
-        raise OSError(errno.EBADF, "it is closed")
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+        raise CannotWrite(errno.EBADF, "it is closed")
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CannotWrite(error.errno, error.strerror or str(error)) from error
 
 
 def write_text(text: str) -> None:
@@ -100,6 +115,8 @@ def note(options: Options, text: str) -> None:
 
 def silence_standard_output() -> None:
     """Send what is still buffered nowhere, so that the end of the process does not complain that its reader left."""
+    if sys.stdout is None:
+        return
     descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, 1)
     os.close(descriptor)
@@ -188,16 +205,22 @@ def _show_table(options: Options, rows: Sequence[Row], columns: Mapping[str, str
     if not rows:
         return
     from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in columns.values():
-        table.add_column(Text(heading), overflow="fold")  # never an ellipsis: ids and hashes are whole
+    needed = 0
+    for key, heading in columns.items():
+        width = max(cell_len(text) for text in (heading, *(cell(row[key]) for row in rows)))
+        needed += _GAP + (min(width, _NARROWEST) if key in _FOLDING else width)
+        table.add_column(Text(heading), overflow="fold", no_wrap=key not in _FOLDING)
     for row in rows:
         table.add_row(*(Text(cell(row[key])) for key in columns))
     buffer = StringIO()
-    _console(options, buffer).print(table)
+    console = _console(options, buffer)
+    console.width = max(console.width, needed)  # beyond the terminal, which wraps it, rather than in pieces
+    console.print(table)
     lines = buffer.getvalue().splitlines()
     write_text("".join(line.rstrip() + "\n" for line in lines))
 

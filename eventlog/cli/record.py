@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, get_args
 
 from eventlog.cli.output import cell, time_text
 from eventlog.cli.text import shortened, visible
 from eventlog.cli.trace import trace_item
-from eventlog.events import RunEvent
+from eventlog.events import ApprovalRecorded, RunEvent
 from eventlog.log import RecordedEvent
 
-__all__ = ["as_document", "as_line", "cells"]
+__all__ = ["as_document", "as_line", "cells", "decision_of"]
 
 _RUN_EVENTS = get_args(RunEvent)
 
@@ -33,6 +34,18 @@ def as_document(event: RecordedEvent) -> dict[str, Any]:
         "prev_in_stream": event.prev_in_stream.hex(),
         "data": json.loads(event.body),
     }
+
+
+def decision_of(events: Iterable[RecordedEvent]) -> dict[str, Any]:
+    """Return who decided on a run, when and why; None for what nobody has said yet."""
+    for event in events:
+        if isinstance(event.data, ApprovalRecorded):
+            return {
+                "decided_by": event.actor,
+                "decided_at": time_text(event.recorded_at_us),
+                "decision_reason": event.data.reason,
+            }
+    return dict.fromkeys(("decided_by", "decided_at", "decision_reason"))
 
 
 def cells(event: RecordedEvent) -> list[str]:

@@ -9,15 +9,17 @@ from msgspec import to_builtins
 
 from eventlog.cli.commands import Group
 from eventlog.cli.options import Options
-from eventlog.cli.output import show_card, show_rows, time_text
+from eventlog.cli.output import note, show_card, show_rows, time_text
+from eventlog.cli.record import decision_of
 from eventlog.cli.seed import card_of
-from eventlog.cli.wiring import complete, open_log, read_run
+from eventlog.cli.wiring import Opened, complete, open_to_look, read_run
+from eventlog.errors import StoreUnavailable
 from eventlog.run import Run
-from projections import Row, RunsTable
+from projections import Row
 
 __all__ = ["collect_rows", "runs"]
 
-_COLUMNS: Final = {"run_id": "run", "status": "status", "action": "action", "output": "output", "version": "version"}
+_COLUMNS: Final = {"run_id": "run", "status": "status", "action": "action", "output": "output"}
 _PAGE: Final = 1000
 
 
@@ -44,29 +46,47 @@ def show_run(options: Options, run_id: str, at_version: int | None) -> None:
     complete(options, _show(options, run_id, at_version))
 
 
-async def collect_rows(table: RunsTable, limit: int | None, *, status: str | None = None) -> tuple[list[Row], int]:
-    """Return up to `limit` rows of the view, of one status if given, and how many there are."""
+async def collect_rows(
+    options: Options, opened: Opened, limit: int | None, *, status: str | None = None
+) -> tuple[list[Row], int]:
+    """Return up to `limit` rows of the view, of one status if given, and how many there are.
+
+    Without the version of the row, which is that of the last event that changed it and so not always the run's.
+    """
+    await _note_if_late(options, opened)
     shown: list[Row] = []
     total = 0
     after: str | None = None
-    while page := await table.page(after, _PAGE):
+    while page := await opened.table.page(after, _PAGE):
         wanted = [row for row in page if status is None or row["status"] == status]
         total += len(wanted)
         shown += wanted if limit is None else wanted[: max(limit - len(shown), 0)]
         after = str(page[-1]["run_id"])
-    return shown, total
+    return [{name: row[name] for name in row if name != "version"} for row in shown], total
+
+
+async def _note_if_late(options: Options, opened: Opened) -> None:
+    """Say what a view is missing that cannot be brought up, because the log cannot be written here."""
+    health = await opened.log.health()
+    if not health.is_read_only:
+        return
+    behind = health.views_behind.get(f"{opened.view.name}/{opened.view.revision}")
+    if behind is None:
+        raise StoreUnavailable("store_readonly", "the log has no view of runs yet, and cannot be written to make one")
+    if behind:
+        note(options, f"the view of runs is {behind} events behind the log, which cannot be written here")
 
 
 async def _list(options: Options, limit: int | None) -> None:
-    async with open_log(options) as opened:
-        rows, total = await collect_rows(opened.table, limit)
+    async with open_to_look(options) as opened:
+        rows, total = await collect_rows(options, opened, limit)
     show_rows(options, "runs", rows, _COLUMNS, total=total)
 
 
 async def _show(options: Options, run_id: str, at_version: int | None) -> None:
-    async with open_log(options) as opened:
+    async with open_to_look(options) as opened:
         run, events = await read_run(opened.log, run_id, at_version=at_version)
-    document = _state(run) | card_of(run, list(events))
+    document = _state(run) | decision_of(events) | card_of(run, list(events))
     show_card(options, {key: document[key] for key in document if key != "trace"}, document=document)
 
 

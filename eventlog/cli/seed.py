@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from eventlog.cli.commands import SeedCommand
+from eventlog.cli.commands import SeedCommand, TargetCommand
 from eventlog.cli.options import Options
 from eventlog.cli.output import write_seed
+from eventlog.cli.source import standard_input
 from eventlog.cli.trace import trace_of
-from eventlog.cli.wiring import ACTION, Opened, complete, failpoint, open_log, read_run
+from eventlog.cli.wiring import ACTION, Opened, complete, failpoint, open_log, open_to_look, read_run
 from eventlog.decide import check_run_id
 from eventlog.errors import InvalidInput, Refused, StoreUnavailable
 from eventlog.log import RecordedEvent
@@ -29,10 +29,11 @@ FIXTURE_ARGS: Final = {"content": "approved technical brief"}
 _HASH = click.option(
     "--proposal-hash", required=True, metavar="HASH", help="64 hex digits, of the proposal that was read."
 )
+_REASON = click.option("--reason", metavar="TEXT", help="Why; recorded with the decision.")
 _RUN = click.argument("run_id", metavar="RUN")
 
 
-@click.command("start", cls=SeedCommand)
+@click.command("start", cls=TargetCommand)
 @click.option("--action", metavar="NAME", help="Propose this action; with --args.")
 @click.option("--args", "args_from", metavar="JSON|@FILE|-", help="The action's arguments, a JSON object.")
 @_RUN
@@ -52,23 +53,25 @@ def start(options: Options, run_id: str, action: str | None, args_from: str | No
 
 @click.command("approve", cls=SeedCommand)
 @_HASH
+@_REASON
 @_RUN
 @click.pass_obj
-def approve(options: Options, run_id: str, proposal_hash: str) -> None:
+def approve(options: Options, run_id: str, proposal_hash: str, reason: str | None) -> None:
     """Approve exactly the proposal with this hash."""
-    complete(options, _decide(options, "approve", run_id, proposal_hash))
+    complete(options, _decide(options, "approve", run_id, proposal_hash, reason))
 
 
 @click.command("reject", cls=SeedCommand)
 @_HASH
+@_REASON
 @_RUN
 @click.pass_obj
-def reject(options: Options, run_id: str, proposal_hash: str) -> None:
+def reject(options: Options, run_id: str, proposal_hash: str, reason: str | None) -> None:
     """Reject exactly the proposal with this hash; a rejection is final."""
-    complete(options, _decide(options, "reject", run_id, proposal_hash))
+    complete(options, _decide(options, "reject", run_id, proposal_hash, reason))
 
 
-@click.command("resume", cls=SeedCommand)
+@click.command("resume", cls=TargetCommand)
 @_RUN
 @click.pass_obj
 def resume(options: Options, run_id: str) -> None:
@@ -111,10 +114,10 @@ async def _start(options: Options, run_id: str, proposal: Proposal) -> None:
         await _show(opened, run_id)
 
 
-async def _decide(options: Options, decision: str, run_id: str, proposal_hash: str) -> None:
+async def _decide(options: Options, decision: str, run_id: str, proposal_hash: str, reason: str | None) -> None:
     async with _open_for(options, run_id) as opened:
         command = opened.runner.approve if decision == "approve" else opened.runner.reject
-        await command(run_id, proposal_hash)
+        await command(run_id, proposal_hash, reason=reason)
         await _show(opened, run_id)
 
 
@@ -125,16 +128,17 @@ async def _resume(options: Options, run_id: str) -> None:
 
 
 async def _show_trace(options: Options, run_id: str) -> None:
-    async with _open_for(options, run_id) as opened:
+    async with _open_for(options, run_id, only_reads=True) as opened:
         await _show(opened, run_id)
 
 
 @asynccontextmanager
-async def _open_for(options: Options, run_id: str) -> AsyncIterator[Opened]:
+async def _open_for(options: Options, run_id: str, *, only_reads: bool = False) -> AsyncIterator[Opened]:
     """Open the log of an existing run: in a log that does not exist there is no such run, and none is created."""
     check_run_id(run_id)
+    opening = open_to_look if only_reads else open_log
     try:
-        async with open_log(options, reach=failpoint()) as opened:
+        async with opening(options, reach=failpoint()) as opened:
             yield opened
     except StoreUnavailable as error:
         if error.code != "store_not_found":
@@ -149,7 +153,8 @@ async def _show(opened: Opened, run_id: str, **more: Any) -> None:
 
 def _read_args(source: str) -> Any:
     if source == "-":
-        return parse_json(_read_all(sys.stdin.buffer), what="the arguments")
+        with standard_input() as file:
+            return parse_json(_read_all(file), what="the arguments")
     if not source.startswith("@"):
         return parse_json(source, what="the arguments")
     try:

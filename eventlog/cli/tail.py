@@ -11,7 +11,7 @@ from eventlog.cli.commands import Command
 from eventlog.cli.options import Options
 from eventlog.cli.output import to_json, write_text
 from eventlog.cli.record import as_document, as_line, cells
-from eventlog.cli.wiring import complete, open_log
+from eventlog.cli.wiring import check_not_beyond, complete, open_to_look
 from eventlog.decide import check_run_id, require_run
 from eventlog.events import run_stream
 from eventlog.log import EventReader, RecordedEvent
@@ -36,7 +36,9 @@ def tail(options: Options, run_id: str | None, follow: bool, after: int, pattern
 
 
 async def _tail(options: Options, run_id: str | None, follow: bool, after: int, pattern: str | None) -> None:
-    async with open_log(options) as opened:
+    async with open_to_look(options, follows=follow) as opened:
+        if after:
+            await check_not_beyond(opened.log, after, "--after")
         events = _following(opened.log, after) if follow else _ending(opened.log, run_id, after)
         stream = run_stream(run_id) if run_id is not None else None
         wanted = (

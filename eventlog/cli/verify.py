@@ -33,7 +33,9 @@ _MEANING: Final = {
 @click.option("--run", "run_id", metavar="RUN", help="Only this run.")
 @click.pass_obj
 def verify(options: Options, run_id: str | None) -> int:
-    """Check the log against its hashes, its order and its views. Writes nothing.
+    """Check the log against its hashes, its order and its views.
+
+    Appends nothing and changes no data; the side files of SQLite and of the lock may appear beside the log.
 
     Exit status 0: clean. 3: damage found. 4: cannot verify.
     """

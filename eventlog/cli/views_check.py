@@ -127,12 +127,16 @@ def _described(difference: Difference) -> Problem:
 
 
 def _not_compared(error: Exception) -> Finding:
-    """Return the finding for a comparison that failed: because of the log itself, or of the view."""
+    """Return the finding for a comparison that failed: because of the log itself, or of the view.
+
+    A table that is not there is the view's: if it is one of the log's, the check of the log says so.
+    """
     if isinstance(error, StoreBusy | Misuse):
         raise error
-    if isinstance(error, LogCorrupt | InvalidInput):
+    is_gone = isinstance(error, LogCorrupt) and error.reason == "schema_changed"
+    if isinstance(error, LogCorrupt | InvalidInput) and not is_gone:
         return _finding("unknown", [_problem("log_corrupt", f"the log itself is damaged: {error}")], 1)
-    reason = error.code if isinstance(error, EventLogError) else "view_unreadable"
+    reason = error.code if isinstance(error, EventLogError) and not is_gone else "view_unreadable"
     return _finding("differs", [_problem(reason, f"the view cannot be read: {error}")], 1)
 
 

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
@@ -15,7 +15,7 @@ import click
 import eventlog
 from eventlog.cli.options import Options
 from eventlog.decide import check_run_id, require_run
-from eventlog.errors import InvalidInput, LogCorrupt
+from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable
 from eventlog.events import run_stream
 from eventlog.log import EventReader, RecordedEvent
 from eventlog.run import Run, fold_run
@@ -25,12 +25,15 @@ from eventlog.runtime.runner import Runner
 from eventlog.stores import SqliteLog
 from projections import RunsTable, SqliteView, runs_view
 
-__all__ = ["Opened", "complete", "open_log", "read_run"]
+__all__ = ["Opened", "check_not_beyond", "complete", "open_log", "open_to_look", "read_run"]
 
 T = TypeVar("T")
 
 ACTION: Final = "write_draft"
 """The action that this command line can perform: it writes the content that was approved to the target."""
+
+
+_NOT_WRITABLE: Final = frozenset({"store_cannot_open", "store_readonly"})
 
 
 class Opened(NamedTuple):
@@ -59,7 +62,35 @@ async def open_log(
     assert isinstance(log, SqliteLog), "the command line has refused memory:"
     async with log:
         table = RunsTable(log, view)
-        yield Opened(log, view, table, Runner(log, actions=[WriteFile(name=ACTION, shows_content=True)], view=table, reach=reach))
+        yield Opened(
+            log, view, table, Runner(log, actions=[WriteFile(name=ACTION, shows_content=True)], view=table, reach=reach)
+        )
+
+
+@asynccontextmanager
+async def open_to_look(options: Options, *, follows: bool = False, reach: Reach = pass_by) -> AsyncIterator[Opened]:
+    """Open the log for a command that only reads: with its views brought up, or, where it cannot be written, as it is.
+
+    Raises StoreUnavailable as `open_log`, and for one that `follows` if it would never see what others append.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            opened = await stack.enter_async_context(open_log(options, reach=reach))
+        except StoreUnavailable as error:
+            if error.code not in _NOT_WRITABLE:
+                raise
+            opened = await stack.enter_async_context(open_log(options, is_read_only=True, reach=reach))
+            if follows and not (await opened.log.health()).is_locked_by_file:
+                why = "nothing new can be seen of a log in a folder that cannot be written; leave -f away"
+                raise StoreUnavailable("store_cannot_open", why, path=options.db) from error
+        yield opened
+
+
+async def check_not_beyond(log: EventReader, position: int, argument: str) -> None:
+    """Raise InvalidInput(`invalid_argument`) if the log ends before the position that `argument` gave."""
+    head = (await log.head()).position
+    if position > head:
+        raise InvalidInput("invalid_argument", f"{argument} is {position}, but the log ends at position {head}")
 
 
 def failpoint() -> Reach:
