@@ -11,14 +11,17 @@ are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from operator import contains
 from typing import Any, Final, TypeVar
 
 import msgspec
+import msgspec.inspect
 from msgspec.structs import astuple
 
 from eventlog.errors import InvalidInput
 from eventlog.events import LOG_EVENTS, RUN_EVENTS
-from eventlog.plain import Limits, check_id, check_plain
+from eventlog.plain import MAX_INT_BITS, Limits, check_id, check_plain
 
 __all__ = ["REGISTRY", "Registry", "Upcast", "event"]
 
@@ -40,6 +43,12 @@ class _Registered(msgspec.Struct, frozen=True):
     decode: Callable[[bytes], Any]
 
 
+Reader = tuple[Callable[[bytes], Any], bool]
+"""What decodes a body, and whether it gives a Struct."""
+
+_PLAIN_READER: Final[Reader] = (_decode_plain, False)
+
+
 class Registry:
     """Which Struct stands for which event type. A program registers its types once, when its modules are imported.
 
@@ -49,6 +58,8 @@ class Registry:
     def __init__(self) -> None:
         self._by_type: dict[str, _Registered] = {}
         self._by_class: dict[type[msgspec.Struct], tuple[str, int]] = {}
+        self._readers: dict[tuple[str, int], Reader] = {}
+        self._exact: dict[type[msgspec.Struct], _ExactTypes | None] = {}
         for name, cls in (*RUN_EVENTS.items(), *LOG_EVENTS.items()):
             self.register(cls, name)
 
@@ -71,6 +82,7 @@ class Registry:
             raise InvalidInput("invalid_argument", f"the event type {type_name!r} belongs to {known.cls.__qualname__}")
         self._by_type[type_name] = _Registered(cls, schema_version, chain, msgspec.json.Decoder(cls).decode)
         self._by_class[cls] = (type_name, schema_version)
+        self._readers = {}  # another one: a thread that is looking at what stood before may still write into the old
         return cls
 
     def type_of(self, cls: type) -> tuple[str, int]:
@@ -102,21 +114,46 @@ class Registry:
 
         Raises InvalidInput(`invalid_event`) if the stored shape is not the registered one.
         """
-        known = self._by_type.get(type_name)
-        if known is None or schema_version > known.schema_version:
-            return _decode_plain(body)
+        read, is_known = self.reader(type_name, schema_version)
+        if not is_known:
+            return read(body)
         try:
-            if schema_version == known.schema_version:
-                return known.decode(body)
-            return _upcast(known, type_name, schema_version, body)
+            return read(body)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise InvalidInput(
                 "invalid_event", f"a stored {type_name!r} of schema version {schema_version} cannot be read: {error}"
             ) from error
 
+    def reader(self, type_name: str, schema_version: int) -> Reader:
+        """Return what `decode` uses for a type and version, and whether that `knows` them; it raises what msgspec does.
+
+        Both may be asked for once for many events, as long as nothing is registered meanwhile.
+        """
+        readers = self._readers
+        reader = readers.get((type_name, schema_version))
+        if reader is None:
+            known = self._by_type.get(type_name)
+            if known is None or schema_version > known.schema_version:
+                return _PLAIN_READER
+            is_current = schema_version == known.schema_version
+            reader = (known.decode if is_current else partial(_upcast, known, type_name, schema_version), True)
+            readers[type_name, schema_version] = reader
+        return reader
+
+    def _is_exact(self, cls: type[msgspec.Struct], fields: tuple[Any, ...]) -> bool:
+        """Say whether values of these types come back from `cls` as they are, which then need not be tried."""
+        if cls not in self._exact:
+            if cls not in self._by_class:
+                return False
+            self._exact[cls] = _exact_types(cls)
+        exact = self._exact[cls]
+        return exact is not None and all(map(contains, exact, map(type, fields)))
+
     def _encode_struct(self, data: msgspec.Struct, limits: Limits) -> bytes:
         fields = astuple(data)
         has_set = False
+        if self._is_exact(type(data), fields) and _is_plain(list(fields), limits, int_bits=_CERTAIN_BITS):
+            return _encode(data)
         if not _LEAVES.issuperset(map(type, fields)) or not _is_plain(list(fields), limits):
             walk = _StructWalk(limits)
             walk.check(data, _ROOT, limits.depth)
@@ -136,6 +173,40 @@ class Registry:
         if not is_same:
             raise InvalidInput("invalid_event", f"{type(data).__qualname__} would not come back as it was given")
         return body
+
+
+_ExactTypes = tuple[frozenset[type], ...]
+"""For each field, the types whose values come back as they are."""
+
+_EXACT: Final = (
+    (msgspec.inspect.StrType(), str),
+    (msgspec.inspect.IntType(), int),
+    (msgspec.inspect.FloatType(), float),
+    (msgspec.inspect.BoolType(), bool),
+)
+"""Types as they are inspected if nothing constrains them."""
+
+_CERTAIN_BITS: Final = 63
+"""Integers up to here are certain to be read back; some long ones are not."""
+
+
+def _exact_types(cls: type[msgspec.Struct]) -> _ExactTypes | None:
+    """Return the types of the fields if each is a text, a number or a truth value, or one of these or None.
+
+    None if decoding may do more than read them back, and so has to be tried.
+    """
+    info = msgspec.inspect.type_info(cls)
+    if not isinstance(info, msgspec.inspect.StructType) or hasattr(cls, "__post_init__"):
+        return None
+    exact = []
+    for name, field in zip(cls.__struct_fields__, info.fields, strict=True):
+        types = field.type.types if isinstance(field.type, msgspec.inspect.UnionType) else (field.type,)
+        leaves = [each for each in types if not isinstance(each, msgspec.inspect.NoneType)]
+        found = [kind for plain, kind in _EXACT if leaves == [plain]]
+        if not found or field.name != name:
+            return None
+        exact.append(frozenset(found if len(leaves) == len(types) else (*found, type(None))))
+    return tuple(exact)
 
 
 def _encode_with_sets(data: msgspec.Struct) -> bytes:
@@ -216,9 +287,9 @@ def _spelled(path: _Path) -> str:
     return step if holder is None else _spelled(holder) + step
 
 
-def _is_plain(value: Any, limits: Limits) -> bool:
+def _is_plain(value: Any, limits: Limits, *, int_bits: int = MAX_INT_BITS) -> bool:
     try:
-        check_plain(value, limits)
+        check_plain(value, limits, int_bits=int_bits)
     except InvalidInput:
         return False
     return True

@@ -162,7 +162,7 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "store_identity_changed": Explanation(
         "The database file or its write-ahead log was replaced or removed while the log was open.",
-        "Find out who moves the files; then open the log again and retry by event id.",
+        "Find out who moves the files; then open the log in a new process and retry by event id.",
     ),
     "commit_outcome_unknown": Explanation(
         "The commit failed in a way that leaves open whether the events are in the log.",

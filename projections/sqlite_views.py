@@ -47,7 +47,7 @@ class SqliteView:
         self._names: Final = names
         self._key: Final = names[0]
         columns = ", ".join(f"{name} {kind}" for name, kind in projection.columns.items())
-        self._create: Final = f"CREATE TABLE IF NOT EXISTS {projection.name} ({columns}) STRICT"
+        self._create: Final = f"CREATE TABLE {projection.name} ({columns}) STRICT"
         self._select: Final = f"SELECT {', '.join(names)} FROM {projection.name}"
         self._upsert: Final = (
             f"INSERT INTO {projection.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
@@ -79,9 +79,18 @@ class SqliteView:
         """The fold behind the table."""
         return self._projection
 
+    def exists(self, connection: sqlite3.Connection) -> bool:
+        """Say whether the table is there."""
+        found = connection.execute("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (self.name,))
+        return found.fetchone() is not None
+
     def create(self, connection: sqlite3.Connection) -> None:
-        """Create the table if it does not exist."""
+        """Create the table, empty."""
         connection.execute(self._create)
+
+    def drop(self, connection: sqlite3.Connection) -> None:
+        """Drop the table, if there is one."""
+        connection.execute(f"DROP TABLE IF EXISTS {self.name}")
 
     def apply(self, connection: sqlite3.Connection, events: Sequence[RecordedEvent]) -> None:
         """Fold the events into their rows and write each changed row once."""

@@ -139,8 +139,15 @@ class StuckView:
         self.has_begun = threading.Event()
         self.may_go_on = threading.Event()
 
+    def exists(self, connection: sqlite3.Connection) -> bool:
+        """There is nothing that could be missing."""
+        return True
+
     def create(self, connection: sqlite3.Connection) -> None:
         """There is nothing to create."""
+
+    def drop(self, connection: sqlite3.Connection) -> None:
+        """There is nothing to drop."""
 
     def apply(self, connection: sqlite3.Connection, events: Sequence[RecordedEvent]) -> None:
         """Wait, if told to."""
@@ -218,7 +225,7 @@ async def files_may_not_grow(path: str) -> Answer:
 
 async def wal_checkpoints_fail(path: str) -> Answer:
     """Copying the write-ahead log into the database fails, again and again, while events are appended."""
-    WalCheckpoints.IDLE_LIMIT = 1
+    WalCheckpoints.IDLE_LIMIT = WalCheckpoints.CUT_LIMIT = 1
     faults = Faults()
     async with open_file(path) as log:
         faults.arm("write", errno.EIO, files=".db", times=FOR_EVER)

@@ -86,7 +86,7 @@ def test_nothing_that_we_set_is_a_property_or_a_slot(connection: aiosqlite.Conne
 
 async def test_worker_runs_a_whole_function_in_one_hop_and_ends_its_thread(tmp_path: Path) -> None:
     lock = FileLock(str(tmp_path / "lock"))
-    worker = Worker(_connect, lock)
+    worker = Worker(_connect, lock, "no file")
     await worker.open()
     thread = worker._aiosqlite._thread
     assert thread.daemon
@@ -101,7 +101,7 @@ async def test_worker_runs_a_whole_function_in_one_hop_and_ends_its_thread(tmp_p
 
 async def test_worker_runs_what_was_queued_to_its_end_though_its_future_is_cancelled(tmp_path: Path) -> None:
     lock = FileLock(str(tmp_path / "lock"))
-    worker = Worker(_connect, lock)
+    worker = Worker(_connect, lock, "no file")
     await worker.open()
     go_on, done = threading.Event(), threading.Event()
 

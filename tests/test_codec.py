@@ -8,7 +8,7 @@ import tracemalloc
 import uuid
 from collections import OrderedDict
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -63,6 +63,40 @@ class Everything(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[Part] = []
     anything: Any = None
 
+
+@event("reading_taken", registry=REGISTERED)
+class Reading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Nothing but leaves, which are not read back to be compared."""
+
+    text: str = ""
+    number: int = 0
+    share: float = 0.0
+    flag: bool = False
+    maybe: str | None = None
+
+
+@event("reading_limited", registry=REGISTERED)
+class Limited(msgspec.Struct, frozen=True, kw_only=True):
+    """Leaves that are not any of their type."""
+
+    short: Annotated[str, msgspec.Meta(max_length=3)] = ""
+    positive: Annotated[int, msgspec.Meta(ge=0)] = 0
+    maybe: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    word: Literal["a", "b"] = "a"
+
+
+@event("reading_checked", registry=REGISTERED)
+class Checked(msgspec.Struct, frozen=True):
+    """Leaves that are looked at when they are read."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number in REFUSED:
+            raise ValueError(f"no {self.number}")
+
+
+REFUSED: set[int] = set()
 
 everything = st.builds(
     Everything,
@@ -162,6 +196,37 @@ def test_a_struct_with_anything_in_any_field_comes_back_the_same_or_is_refused(f
     assert type(getattr(found, field)) is (float if is_int_for_float else type(value))
 
 
+@given(st.builds(Reading, text=texts, number=st.integers(), share=floats, flag=st.booleans(), maybe=st.none() | texts))
+def test_a_struct_of_leaves_comes_back_identical(data: Reading) -> None:
+    assert same_fields(REGISTERED.decode("reading_taken", 1, REGISTERED.encode(data, LIMITS)), data)
+
+
+@given(st.sampled_from(Reading.__struct_fields__), garbage)
+def test_a_struct_of_leaves_with_anything_in_any_field_comes_back_the_same_or_is_refused(
+    field: str, value: Any
+) -> None:
+    data = Reading(**{field: value})
+    try:
+        body = REGISTERED.encode(data, LIMITS)
+    except InvalidInput:
+        return
+    found = REGISTERED.decode("reading_taken", 1, body)
+    assert found == data
+    is_int_for_float = field == "share" and type(value) is int
+    assert type(getattr(found, field)) is (float if is_int_for_float else type(value))
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63), 2**64, -(2**14_282), -(2**14_283) + 1, 2**14_284 - 1, 2**14_284])
+def test_a_long_integer_comes_back_the_same_or_is_refused(number: int) -> None:
+    data = Reading(number=number)
+    try:
+        body = REGISTERED.encode(data, LIMITS)
+    except InvalidInput:
+        assert number.bit_length() > 14_000
+        return
+    assert REGISTERED.decode("reading_taken", 1, body) == data
+
+
 @given(exact_plain, exact_plain)
 def test_different_data_has_different_bytes(left: Any, right: Any) -> None:
     assert (REGISTERED.encode(left, LIMITS) == REGISTERED.encode(right, LIMITS)) == identical(left, right)
@@ -230,6 +295,36 @@ def test_a_struct_is_refused_that_would_not_come_back_the_same(
     fields: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     assert refusal(Everything(**fields)) == expected
+
+
+@pytest.mark.parametrize("fields", [{"short": "long"}, {"positive": -1}, {"maybe": -1}, {"word": "c"}])
+def test_a_struct_is_refused_that_its_own_type_would_not_read(fields: dict[str, Any]) -> None:
+    assert refusal(Limited(**fields)) == ("invalid_event", "$")
+
+
+def test_a_struct_is_refused_that_refuses_itself_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Checked(13)
+    REGISTERED.encode(data, LIMITS)
+    monkeypatch.setattr("tests.test_codec.REFUSED", {13})
+    assert refusal(data) == ("invalid_event", "$")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"text": "\ud800"}, ("invalid_text", "$.text")),
+        ({"share": float("nan")}, ("non_finite_number", "$.share")),
+        ({"number": 10**5000}, ("number_too_large", "$.number")),
+        ({"number": True}, ("invalid_event", "$")),
+        ({"flag": 1}, ("invalid_event", "$")),
+        ({"text": None}, ("invalid_event", "$")),
+        ({"text": Tone.LOUD}, ("invalid_event", "$")),
+    ],
+)
+def test_a_struct_of_leaves_is_refused_that_would_not_come_back_the_same(
+    fields: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert refusal(Reading(**fields)) == expected
 
 
 def test_an_int_in_a_float_field_comes_back_as_the_equal_float() -> None:

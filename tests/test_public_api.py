@@ -65,3 +65,9 @@ def test_the_lazy_names_and_the_typed_imports_are_the_same() -> None:
     typed = {word.strip(" ,()") for line in source.splitlines() for word in line.partition(" import ")[2].split(",")}
     typed |= {line.strip(" ,") for line in source.splitlines() if line.startswith("        ")}
     assert {name for name in typed if name} == set(eventlog._MODULE_OF)
+
+
+@pytest.mark.parametrize("path", [b"log.db", "", "a\0b"])
+def test_a_log_has_a_path_that_is_text(path: object) -> None:
+    with pytest.raises(eventlog.InvalidInput, match="the path of a log"):
+        eventlog.open(path)  # type: ignore[call-overload]

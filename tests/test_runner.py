@@ -603,7 +603,7 @@ async def test_a_promise_may_be_spelled_as_text(log: RunLog) -> None:
 @pytest.mark.parametrize("answer", [None, Executed, {"done": True}])
 async def test_what_is_no_report_is_an_unknown_outcome(runner: eventlog.Runner, action: Scripted, answer: Any) -> None:
     await approved(runner)
-    action.answer = lambda call: answer  # type: ignore[no-any-return]
+    action.answer = lambda call: answer
     with pytest.raises(OutcomeUnknown, match="which is no report"):
         await runner.resume("run-1")
     assert (await types(runner))[-1] == "outcome_unknown"

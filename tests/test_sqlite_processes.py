@@ -140,6 +140,7 @@ async def test_wal_is_cut_though_an_iterator_was_left_in_the_middle(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WalCheckpoints, "IDLE_LIMIT", 1)
+    monkeypatch.setattr(WalCheckpoints, "CUT_LIMIT", 1)
     async with open_file(path) as log:
         await log.append("s", [NewEvent("noted", {"n": number}) for number in range(2_000)], expect=Expect.no_stream())
         left = [log.read_all(), log.read("s"), log.subscribe()]

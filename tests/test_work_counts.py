@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import eventlog
 from eventlog import Expect, NewEvent, entry
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite.connection import Worker
+from eventlog.stores.sqlite.wal import WalCheckpoints
 from projections import runs_view
 from tests.needs import need_command
 from tools.bench.durability import count_syncs
@@ -184,6 +186,28 @@ async def test_a_view_that_wants_nothing_costs_an_append_two_statements(tmp_path
             await log.append("s", events(1), expect=Expect.at(1))
     assert work.hops == 1
     assert work.statements == ["BEGIN", "PRAGMA", "INSERT", "SELECT", "UPDATE", "COMMIT"]
+
+
+@pytest.mark.parametrize("tasks", [1, 10])
+async def test_the_write_ahead_log_is_written_over_and_cut_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int
+) -> None:
+    limit = 1024 * 1024
+    monkeypatch.setattr(WalCheckpoints, "SOFT_LIMIT", limit)
+    monkeypatch.setattr(WalCheckpoints, "CUT_LIMIT", 2 * limit)
+    path = tmp_path / "log.db"
+    wal = path.with_name("log.db-wal")
+    sizes = [0]
+    async with eventlog.open(path, actor="test") as log, eventlog.open(path, actor="other"):
+        for _ in range(400):
+            await asyncio.gather(*(log.append(f"s{task}", events(1), expect=Expect.any()) for task in range(tasks)))
+            sizes.append(wal.stat().st_size)
+        await log.close()
+        cut = wal.stat().st_size
+    growth = [after - before for before, after in itertools.pairwise(sizes)]
+    assert sum(each == 0 for each in growth) > len(growth) / 2, "most commits make the file longer"
+    assert max(sizes) < 2 * limit + max(growth)
+    assert cut == 0
 
 
 @pytest.mark.parametrize("size", [1, BATCH])

@@ -73,7 +73,7 @@ def a_call(
 
 
 def perform(call: Call, root: str | Path | None = None) -> Report:
-    return asyncio.run(WriteFile(root=root).execute(call))
+    return asyncio.run(WriteFile(root=root, shows_content=True).execute(call))
 
 
 def refusal(call: Call, root: str | Path | None = None) -> ActionFailed:

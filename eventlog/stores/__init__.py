@@ -69,7 +69,7 @@ def open(
     …).
     """
     name = os.fspath(path)
-    if not name or "\0" in name:
+    if type(name) is not str or not name or "\0" in name:  # callers without a type checker give bytes
         raise InvalidInput("invalid_argument", f"the path of a log is a text that names a file, not {name!r:.80}")
     actor = check_actor(actor if actor is not None else f"os:{os.getuid()}")
     if name == "memory:":

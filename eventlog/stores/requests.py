@@ -93,7 +93,9 @@ def make_request(
     """Return the call as a request. Raises InvalidInput or Misuse; nothing was written then."""
     if not appends:
         raise InvalidInput("invalid_argument", "append_many needs at least one stream to append to")
-    size = sum(len(_events_of(append)) for append in appends)
+    size = 0
+    for append in appends:
+        size += len(_events_of(append))
     if size > limits.events_per_call:
         raise InvalidInput("batch_too_large", f"{size} events in one call, {limits.events_per_call} are allowed")
     parts = [_part(append, registry, limits, correlation_id, causation_id, is_reserved_allowed) for append in appends]
@@ -153,7 +155,9 @@ def _events_of(append: Append) -> Sequence[Any]:
     if not isinstance(append, Append):
         raise InvalidInput("invalid_argument", f"append_many takes Appends, not a {type(append).__name__}")
     events = append.events
-    if isinstance(events, (str, bytes, dict, msgspec.Struct)) or not isinstance(events, Sequence):
+    if type(events) is not list and (
+        isinstance(events, (str, bytes, dict, msgspec.Struct)) or not isinstance(events, Sequence)
+    ):
         raise InvalidInput("invalid_argument", f"events are a list, not a {type(events).__name__}")
     if not events:
         raise InvalidInput("invalid_argument", f"no events to append to {append.stream!r:.80}")
@@ -174,7 +178,7 @@ def _part(
     causation_id: bytes | None,
     is_reserved_allowed: bool,
 ) -> Part:
-    stream = check_stream(append.stream, limits)
+    stream = check_id(append.stream, "stream", max_bytes=limits.id_bytes)
     if not is_reserved_allowed and stream.startswith(("run:", "$")):
         raise Misuse("reserved_stream", f"the stream {stream!r} belongs to the engine", stream=stream)
     events = []
@@ -195,8 +199,10 @@ def _encoded(
     if isinstance(event, NewEvent):
         type_name, schema_version, data = _of_new_event(event, registry)
         event_id = _id(event.event_id, "event id")
-        correlation_id = event.correlation_id if event.correlation_id is not None else correlation_id
-        causation_id = event.causation_id if event.causation_id is not None else causation_id
+        if event.correlation_id is not None:
+            correlation_id = event.correlation_id
+        if event.causation_id is not None:
+            causation_id = event.causation_id
     elif isinstance(event, msgspec.Struct):
         type_name, schema_version = registry.type_of(type(event))
         data = event

@@ -9,6 +9,7 @@ can leave half of one; and a result for a loop that is closed is dropped instead
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import sqlite3
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import aiosqlite
 from eventlog.errors import StoreUnavailable
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
+from eventlog.stores.sqlite.identity import Identity
 
 __all__ = ["Durability", "Settings", "Worker", "connect", "sqlite_has_wal_reset_fix"]
 
@@ -28,6 +30,9 @@ T = TypeVar("T")
 Durability = Literal["full", "normal"]
 
 _JOIN_TIMEOUT_S: Final = 0.5
+
+_NO_CHECKPOINT_ON_CLOSE: Final = 1006
+"""SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, which the `sqlite3` module names from Python 3.12 on."""
 
 SQLITE_FLOOR: Final = (3, 37, 0)
 """STRICT tables."""
@@ -126,11 +131,13 @@ def _not_in_force(name: str, expected: str, found: tuple[Any, ...] | None) -> St
 class Worker:
     """A connection and the thread that owns it. For use from the loop that opened it."""
 
-    def __init__(self, connector: Callable[[], sqlite3.Connection], lock: FileLock | None) -> None:
+    def __init__(self, connector: Callable[[], sqlite3.Connection], lock: FileLock | None, path: str) -> None:
         self._aiosqlite: Final = aiosqlite.Connection(connector, iter_chunk_size=64)
         self._aiosqlite._thread.daemon = True
         self._connector: Final = connector
         self._lock: Final = lock
+        self._path: Final = path
+        self._identity: Identity | None = None
         self._is_open = False
 
     async def open(self) -> None:
@@ -168,6 +175,7 @@ class Worker:
 
     def _connect(self) -> None:
         self._aiosqlite._connection = self._connector()
+        self._identity = Identity(self._path)
 
     def _disconnect(self) -> None:
         connection, self._aiosqlite._connection = self._aiosqlite._connection, None
@@ -184,7 +192,10 @@ class Worker:
             return
         self._lock.acquire(even_if_closed=True)  # the last one to close makes a WAL checkpoint
         try:
-            connection.close()
+            if self._identity is None or self._identity.is_unchanged():
+                connection.close()
+            else:
+                _abandon(connection)
         finally:
             self._lock.release()
 
@@ -212,6 +223,21 @@ class Worker:
         closed.add_done_callback(_look_at)  # an error while closing a failed connection tells nothing new
         self._aiosqlite._tx.put_nowait((None, lambda: aiosqlite.core._STOP_RUNNING_SENTINEL))
         return closed
+
+
+def _abandon(connection: sqlite3.Connection) -> None:
+    """Give up a connection whose files are not at their path any more, without a WAL checkpoint.
+
+    Closing it as usual would move its write-ahead log into a database that may be somebody else's by now, over what
+    others have committed there. Before Python 3.12 nothing can tell SQLite to leave that out, so the connection stays
+    open to the end of the process, held by a reference that is never given back.
+    """
+    set_config = getattr(connection, "setconfig", None)
+    if set_config is None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        return
+    set_config(_NO_CHECKPOINT_ON_CLOSE, True)
+    connection.close()
 
 
 def _look_at(future: asyncio.Future[None]) -> None:

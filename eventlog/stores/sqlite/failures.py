@@ -61,6 +61,8 @@ def translate(error: sqlite3.Error | UnicodeError, doing: str) -> EventLogError:
             return StoreUnavailable("store_readonly", message)
         case sqlite3.SQLITE_CANTOPEN:
             return StoreUnavailable("store_cannot_open", message)
+        case sqlite3.SQLITE_ERROR:  # the statements are ours and right: a table or a column that they name is gone
+            return LogCorrupt("schema_changed", message)
         case code if code in _DAMAGE:
             return LogCorrupt("store_corrupt", message)
         case _:

@@ -9,6 +9,7 @@ by any means other than SQLite would drop SQLite's own locks.
 from __future__ import annotations
 
 import os
+import stat
 from typing import Final
 
 from eventlog.errors import StoreUnavailable
@@ -29,8 +30,8 @@ def canonical_path(path: str) -> str:
         return real
     except OSError as error:
         raise StoreUnavailable("store_cannot_open", f"cannot open {path!r}: {error.strerror}") from error
-    if os.path.isdir(real):
-        raise StoreUnavailable("store_cannot_open", f"{path!r} is a directory")
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreUnavailable("store_cannot_open", f"{path!r} is not a regular file")
     if status.st_nlink > 1:
         raise StoreUnavailable(
             "store_cannot_open", f"{path!r} has {status.st_nlink} hard links; a log needs exactly one"
@@ -64,6 +65,21 @@ class Identity:
         if (wal.st_dev, wal.st_ino) != self._wal:
             raise self._changed(f"{self._wal_path} is another file now")
         return wal.st_size
+
+    def is_unchanged(self) -> bool:
+        """Say whether both files are still at their path; a write-ahead log that was not there yet may have come."""
+        wal = _inode(self._wal_path)
+        return _inode(self._path) == self._database and (self._wal is None or wal == self._wal)
+
+    def require_unchanged(self) -> None:
+        """Raise StoreUnavailable(`store_identity_changed`) unless `is_unchanged`."""
+        if not self.is_unchanged():
+            raise self._changed(f"{self._path} or its write-ahead log is another file now, or gone")
+
+    def check_database(self) -> None:
+        """Raise StoreUnavailable(`store_identity_changed`) if the database is not the file that was opened."""
+        if _inode(self._path) != self._database:
+            raise self._changed(f"{self._path} is another file now, or gone")
 
     def _changed(self, what: str) -> StoreUnavailable:
         return StoreUnavailable("store_identity_changed", what, path=self._path)

@@ -40,6 +40,7 @@ from eventlog.stores.requests import (
 from eventlog.stores.sqlite.backup import copy_database
 from eventlog.stores.sqlite.connection import Durability, Settings, Worker, sqlite_has_wal_reset_fix
 from eventlog.stores.sqlite.database import Facts, check_file, open_for_reading, open_for_writing, read_facts
+from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.identity import Identity, canonical_path
 from eventlog.stores.sqlite.reader import ReadConnections
@@ -111,6 +112,7 @@ class SqliteLog:
         self._reads = ReadConnections(
             lambda: open_for_reading(self._settings, self._lock),
             self._lock,
+            self._path,
             open_timeout_s=self._timeouts.busy_timeout_s + 1,
         )
         try:
@@ -166,11 +168,11 @@ class SqliteLog:
     async def _open_writer(self, *, may_create: bool) -> WriteConnection:
         lock = self._lock
         assert lock is not None, "only a log on a read-only medium has no lock, and no writer"
-        worker = Worker(lambda: open_for_writing(self._settings, lock, may_create=may_create), lock)
+        worker = Worker(lambda: open_for_writing(self._settings, lock, may_create=may_create), lock, self._path)
         await self._in_time(worker.open())
         identity = Identity(self._path)
         transactions = Transactions(lock, identity, self._clock, self._views or None)
-        return WriteConnection(worker, transactions, WalCheckpoints(lock))
+        return WriteConnection(worker, transactions, WalCheckpoints(lock, identity))
 
     async def _reopen_writer(self) -> WriteConnection:
         """Open the log again after a failure, and make sure that it is still this log."""
@@ -199,7 +201,7 @@ class SqliteLog:
             await writer.drain(_DRAIN_TIMEOUT_S)
             self._connection = writer.connection
             if writer.poison is None:
-                final = writer.connection.worker.start(writer.connection.wal.run)
+                final = writer.connection.worker.start(writer.connection.wal.cut)
                 await asyncio.wait({final}, timeout=self._left_s(end_s))
         await self._reads.close(timeout_s=self._left_s(end_s))
         if self._connection is not None:
@@ -217,6 +219,8 @@ class SqliteLog:
                 return await opening
         except TimeoutError:
             raise StoreBusy("the write lock was not free in time", path=self._path) from None
+        except DRIVER_ERRORS as error:
+            raise translate(error, "cannot prepare the log") from error
 
     def _create_views(self, connection: sqlite3.Connection) -> None:
         assert self._lock is not None, "views are created by a writer"
@@ -342,7 +346,7 @@ class SqliteLog:
         if self._writer is None:
             raise StoreUnavailable("store_readonly", "the log was opened for reading only")
         # The writer owns the future: a cancelled caller is "not told", and the commit goes on.
-        return await asyncio.shield(self._writer.submit(request))
+        return await self._writer.submit(request)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -439,8 +443,11 @@ class SqliteLog:
         rows = self._make_rows()
         await self._check_not_beyond(after)
 
+        identity = Identity(self._path)
+
         async def read_page(after: int) -> Page:
             self._guard.check()
+            identity.check_database()
             return await self._reads.run(rows.log_page, after, PAGE, wanted)
 
         feed = follow(read_page, self._next_commit, after=after, page_size=PAGE, marks=marks)
@@ -492,6 +499,7 @@ class SqliteLog:
         assert self._lock is not None, "views are written by a writer"
         with self._lock:
             self._views.catch_up(connection)
+        self._views.require_all()
 
     def _write_view(self, connection: sqlite3.Connection, function: Callable[..., T], *args: Any) -> T:
         assert self._lock is not None, "views are written by a writer"

@@ -23,8 +23,9 @@ class ReadConnections:
     SIZE: Final = 2
 
     def __init__(
-        self, connector: Callable[[], sqlite3.Connection], lock: FileLock | None, *, open_timeout_s: float
+        self, connector: Callable[[], sqlite3.Connection], lock: FileLock | None, path: str, *, open_timeout_s: float
     ) -> None:
+        self._path: Final = path
         self._connector: Final = connector
         self._lock: Final = lock
         self._open_timeout_s: Final = open_timeout_s
@@ -59,7 +60,7 @@ class ReadConnections:
 
     async def _open(self) -> Worker:
         """Open one more connection: under the file lock, for which its thread may wait for ever, and no caller."""
-        worker = Worker(self._connector, self._lock)
+        worker = Worker(self._connector, self._lock, self._path)
         self._all.append(worker)
         try:
             async with asyncio.timeout(self._open_timeout_s):

@@ -10,6 +10,8 @@ import sqlite3
 import struct
 from typing import Any, Final
 
+import msgspec
+
 from eventlog.codec import Registry
 from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
 from eventlog.errors import InvalidInput, LogCorrupt
@@ -38,6 +40,8 @@ WHERE e.event_id = ?"""
 _TIME: Final = "SELECT recorded_at_us FROM events WHERE position = ?"
 _HEAD: Final = "SELECT position, leaf FROM events ORDER BY position DESC LIMIT 1"
 
+_NO_TEXT: Final = prefixed("")
+
 Row = tuple[Any, ...]
 
 
@@ -52,6 +56,7 @@ class Rows:
         self._types: dict[int, str] = {}
         self._actors: dict[int, str] = {}
         self._texts: dict[tuple[int, int, int], bytes] = {}
+        self._tails: dict[tuple[int, int], bytes] = {}
 
     def head(self, connection: sqlite3.Connection) -> tuple[int, bytes]:
         """Return position and leaf of the last event, (0, 32 zero bytes) for an empty log."""
@@ -188,8 +193,22 @@ class Rows:
         self, connection: sqlite3.Connection, row: Row, previous: bytes, wanted: Wanted | None
     ) -> RecordedEvent | None:
         """Return the event of a row, or None if it is not wanted. Raises LogCorrupt unless the leaf is right."""
-        position, stream_id, version, type_id, schema_version, actor_id, at_us, event_id, cause, correlation = row[:10]
-        body_kind, body, salt, leaf = row[10:14]
+        (
+            position,
+            stream_id,
+            version,
+            type_id,
+            schema_version,
+            actor_id,
+            at_us,
+            event_id,
+            cause,
+            correlation,
+            body_kind,
+            body,
+            salt,
+            leaf,
+        ) = row[:14]
         type_name = self._types.get(type_id) or self._name(connection, "types", "type_id", type_id, position)
         stream = self._streams.get(stream_id) or self._name(connection, "streams", "stream_id", stream_id, position)
         actor = self._actors.get(actor_id) or self._name(connection, "actors", "actor_id", actor_id, position)
@@ -205,7 +224,11 @@ class Rows:
             texts = self._texts.get((stream_id, type_id, actor_id)) or self._remember_texts(
                 stream_id, type_id, actor_id
             )
-            correlation = None if correlation is None else _text(correlation)
+            if correlation is not None:
+                correlation = _text(correlation)
+                texts += prefixed(correlation)
+            else:
+                texts += _NO_TEXT
             is_exact = _is_exact(event_id, cause, correlation, salt)
             found = seal(
                 self._single_log_id or self._facts.log_id_at(position),
@@ -218,7 +241,7 @@ class Rows:
                 salt,
                 body,
                 previous,
-                texts + (prefixed(correlation) if correlation else b"\0\0"),
+                texts,
             )
         except (struct.error, TypeError, AttributeError, UnicodeError):
             is_exact, found = False, None  # a cell that no entry can hold
@@ -232,6 +255,11 @@ class Rows:
             )
         if wanted is not None and not wanted.has(type_name, stream):
             return None
+        decode, is_known = self._registry.reader(type_name, schema_version)
+        try:
+            data = decode(body)
+        except (InvalidInput, msgspec.DecodeError):
+            data = self._decode(type_name, schema_version, body, position, stream)  # which says what is wrong
         return RecordedEvent(
             position=position,
             stream=stream,
@@ -244,8 +272,8 @@ class Rows:
             correlation_id=correlation,
             causation_id=cause,
             body=body,
-            data=self._decode(type_name, schema_version, body, position, stream),
-            is_known=self._registry.knows(type_name, schema_version),
+            data=data,
+            is_known=is_known,
             leaf=leaf,
             prev_in_stream=previous,
         )
@@ -270,8 +298,11 @@ class Rows:
     def _remember_texts(self, stream_id: int, type_id: int, actor_id: int) -> bytes:
         if len(self._texts) > 100_000:
             self._texts.clear()
-        texts = b"".join(map(prefixed, (self._streams[stream_id], self._types[type_id], self._actors[actor_id])))
-        self._texts[stream_id, type_id, actor_id] = texts
+            self._tails.clear()
+        tail = self._tails.get((type_id, actor_id))
+        if tail is None:
+            tail = self._tails[type_id, actor_id] = prefixed(self._types[type_id]) + prefixed(self._actors[actor_id])
+        texts = self._texts[stream_id, type_id, actor_id] = prefixed(self._streams[stream_id]) + tail
         return texts
 
 

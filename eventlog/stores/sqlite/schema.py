@@ -94,6 +94,7 @@ CREATE TRIGGER log_ids_update BEFORE UPDATE ON log_ids BEGIN SELECT raise(ABORT,
 CREATE TRIGGER log_ids_delete BEFORE DELETE ON log_ids BEGIN SELECT raise(ABORT, 'append_only'); END;
 CREATE TRIGGER log_ids_insert BEFORE INSERT ON log_ids
 WHEN EXISTS (SELECT 1 FROM log_ids WHERE first_position >= NEW.first_position OR log_id = NEW.log_id)
+  OR NEW.first_position IS NOT (SELECT coalesce(max(position), 0) + 1 FROM events)
 BEGIN SELECT raise(ABORT, 'append_only'); END;
 
 CREATE TABLE streams (stream_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;

@@ -39,6 +39,18 @@ FROM events e JOIN streams s USING (stream_id) JOIN types t USING (type_id) WHER
 
 _MAX_CACHED_STREAMS: Final = 50_000
 
+_NO_TEXT: Final = prefixed("")
+
+_PAGES_A_COMMIT: Final = 4
+_PARTS_A_PAGE: Final = 4
+_BYTES_A_ROW: Final = 250
+_BYTES_A_PAGE: Final = 3000
+_FRAME: Final = 4096 + 24
+"""A page in the write-ahead log."""
+
+_Name = tuple[int, bytes]
+"""The number of a type or an actor, and its name as it stands in an entry."""
+
 
 class InlineViews(Protocol):
     """The views that are written in the append's own transaction."""
@@ -81,6 +93,8 @@ class BatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     answers: list[Answer] = []
     wal_bytes: int = 0
+    written: int = 0
+    """About how much the write-ahead log was written, in bytes."""
     poison: str | None = None
     unknown: str | None = None
     is_lost: bool = False
@@ -119,8 +133,9 @@ class Transactions:
         self._position = 0
         self._time_us = 0
         self._heads: dict[str, _StreamHead] = {}
-        self._types: dict[str, int] = {}
-        self._actors: dict[str, int] = {}
+        self._types: dict[str, _Name] = {}
+        self._actors: dict[str, _Name] = {}
+        self._written = 0
 
     def commit(self, connection: sqlite3.Connection, batch: Batch) -> BatchOutcome:
         """Commit a batch and say what became of each request. Raises nothing."""
@@ -160,7 +175,7 @@ class Transactions:
                 return _all(batch, translate(error, "cannot commit"), poison=_poison(error))
             return BatchOutcome(unknown=str(error), poison=f"COMMIT failed: {error}")
         try:
-            return BatchOutcome(answers=answers, wal_bytes=self._identity.check())
+            return BatchOutcome(answers=answers, wal_bytes=self._identity.check(), written=self._written)
         except StoreUnavailable as error:
             return BatchOutcome(unknown=str(error), poison=str(error), is_lost=True)
 
@@ -181,13 +196,15 @@ class Transactions:
         self, connection: sqlite3.Connection, requests: Sequence[Request], *, is_careful: bool
     ) -> list[Answer]:
         self._refresh(connection)
+        self._written = 0
         before = self._position
-        plan = _Plan(self, connection, is_careful)
+        plan = _Plan(self, connection, is_careful, sum([request.size for request in requests]))
         answers = [plan.answer(request) for request in requests]
         if plan.rows:
             connection.executemany(INSERT_EVENT, plan.rows)
             self._position = plan.position
             self._time_us = plan.time_us
+            self._written = plan.estimate()
             if self._views is not None:
                 self._views.follow(connection, before, plan.position, plan.types)
         return answers
@@ -220,11 +237,19 @@ class Transactions:
 class _Plan:
     """The rows of one transaction, while its requests are checked one after the other."""
 
-    def __init__(self, transactions: Transactions, connection: sqlite3.Connection, is_careful: bool) -> None:
+    def __init__(
+        self, transactions: Transactions, connection: sqlite3.Connection, is_careful: bool, events: int
+    ) -> None:
         self._known: Final = transactions
         self._connection: Final = connection
         self._is_careful: Final = is_careful
-        self._placed: dict[bytes, _Placed] = {}
+        self._salts: Final = random_bytes(SALT_SIZE * events)
+        self._placed: dict[bytes, int] = {}
+        """The row of an event, by its id. Two lists keep what a row names by number: its event and its stream."""
+        self._events: list[EncodedEvent] = []
+        self._streams: list[str] = []
+        self._parts = 0
+        self._bytes = 0
         self.rows: list[tuple[Any, ...]] = []
         self.types: set[str] = set()
         self.position = transactions._position
@@ -244,8 +269,18 @@ class _Plan:
         except EventLogError as error:
             return error
 
+    def estimate(self) -> int:
+        """Return about how many bytes the rows are in the write-ahead log, in whole pages, and rather too many."""
+        rows = self._bytes + _BYTES_A_ROW * len(self.rows)
+        return (_PAGES_A_COMMIT + self._parts // _PARTS_A_PAGE + rows // _BYTES_A_PAGE) * _FRAME
+
     def _repeats_this_batch(self, request: Request) -> bool:
-        return any(event.event_id in self._placed for part in request.parts for event in part.events)
+        placed = self._placed
+        if not placed:
+            return False
+        if request.size == 1:
+            return request.parts[0].events[0].event_id in placed
+        return not placed.keys().isdisjoint(request.event_ids())
 
     def _missed_expectation(self, request: Request) -> WrongExpectedVersion | None:
         for part in request.parts:
@@ -275,16 +310,58 @@ class _Plan:
         return _StreamHead(row[0], version, leaf, prefixed(stream))
 
     def _place(self, part: Part, actor: str) -> AppendResult:
+        known, events, rows = self._known, part.events, self.rows
         head = self._head(part.stream)
         if head.stream_id == 0:
             head.stream_id = self._intern("streams", "stream_id", part.stream)
-        actor_id = self._interned(self._known._actors, "actors", "actor_id", actor)
-        salts = random_bytes(SALT_SIZE * len(part.events))
+        actor_id, actor_text = known._actors.get(actor) or self._interned(known._actors, "actors", "actor_id", actor)
         first_position = self.position + 1
-        for index, event in enumerate(part.events):
-            self._place_event(
-                event, head, actor, actor_id, salts[SALT_SIZE * index : SALT_SIZE * (index + 1)], part.stream
+        for event in events:
+            type_id, type_text = known._types.get(event.type) or self._interned(
+                known._types, "types", "type_id", event.type
             )
+            index = len(rows)
+            salt = self._salts[SALT_SIZE * index : SALT_SIZE * (index + 1)]
+            correlation = event.correlation_id
+            self.types.add(event.type)
+            self.position += 1
+            head.version += 1
+            head.leaf = seal(
+                known._log_id,
+                self.position,
+                head.version,
+                self.time_us,
+                event.schema_version,
+                event.event_id,
+                event.causation_id or NO_ID,
+                salt,
+                event.body,
+                head.leaf,
+                head.texts + type_text + actor_text + (prefixed(correlation) if correlation else _NO_TEXT),
+            )
+            self._placed[event.event_id] = index
+            self._bytes += len(event.body)
+            rows.append(
+                (
+                    self.position,
+                    head.stream_id,
+                    head.version,
+                    type_id,
+                    event.schema_version,
+                    actor_id,
+                    self.time_us,
+                    event.event_id,
+                    event.causation_id,
+                    correlation,
+                    BODY_PLAIN,
+                    event.body.decode(),
+                    salt,
+                    head.leaf,
+                )
+            )
+        self._events += events
+        self._streams += [part.stream] * len(events)
+        self._parts += 1
         return AppendResult(
             stream=part.stream,
             version=head.version,
@@ -293,54 +370,10 @@ class _Plan:
             leaf=head.leaf,
         )
 
-    def _place_event(
-        self, event: EncodedEvent, head: _StreamHead, actor: str, actor_id: int, salt: bytes, stream: str
-    ) -> None:
-        type_id = self._interned(self._known._types, "types", "type_id", event.type)
-        self.types.add(event.type)
-        self.position += 1
-        head.version += 1
-        head.leaf = seal(
-            self._known._log_id,
-            self.position,
-            head.version,
-            self.time_us,
-            event.schema_version,
-            event.event_id,
-            event.causation_id or NO_ID,
-            salt,
-            event.body,
-            head.leaf,
-            head.texts + prefixed(event.type) + prefixed(actor) + prefixed(event.correlation_id or ""),
-        )
-        self.rows.append(
-            (
-                self.position,
-                head.stream_id,
-                head.version,
-                type_id,
-                event.schema_version,
-                actor_id,
-                self.time_us,
-                event.event_id,
-                event.causation_id,
-                event.correlation_id,
-                BODY_PLAIN,
-                event.body.decode(),
-                salt,
-                head.leaf,
-            )
-        )
-        self._placed[event.event_id] = _Placed(
-            self.position, stream, head.version, event.type, event.schema_version, event.body, head.leaf
-        )
-
-    def _interned(self, known: dict[str, int], table: str, column: str, name: str) -> int:
-        number = known.get(name)
-        if number is None:
-            row = self._connection.execute(f"SELECT {column} FROM {table} WHERE name = ?", (name,)).fetchone()
-            number = known[name] = row[0] if row else self._intern(table, column, name)
-        return number
+    def _interned(self, known: dict[str, _Name], table: str, column: str, name: str) -> _Name:
+        row = self._connection.execute(f"SELECT {column} FROM {table} WHERE name = ?", (name,)).fetchone()
+        found = known[name] = (row[0] if row else self._intern(table, column, name), prefixed(name))
+        return found
 
     def _intern(self, table: str, column: str, name: str) -> int:
         statement = (
@@ -361,9 +394,11 @@ class _Plan:
         return original_results(request.parts, found)
 
     def _find(self, event_id: bytes) -> _Placed | None:
-        placed = self._placed.get(event_id)
-        if placed is not None:
-            return placed
+        index = self._placed.get(event_id)
+        if index is not None:
+            position, version, leaf = (self.rows[index][column] for column in (0, 2, 13))
+            event = self._events[index]
+            return _Placed(position, self._streams[index], version, event.type, event.schema_version, event.body, leaf)
         row = self._connection.execute(_BY_ID, (event_id,)).fetchone()
         return None if row is None else _Placed(*row)
 

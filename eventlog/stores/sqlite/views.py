@@ -23,7 +23,9 @@ __all__ = ["InlineView", "Views"]
 _CATCH_UP_PAGE: Final = 1000
 
 _POSITION: Final = "SELECT position FROM views WHERE name = ? AND revision = ?"
-_REGISTER: Final = "INSERT OR IGNORE INTO views (name, revision, position) VALUES (?, ?, 0)"
+_NEWEST: Final = "SELECT max(revision) FROM views WHERE name = ?"
+_FORGET: Final = "DELETE FROM views WHERE name = ?"
+_REGISTER: Final = "INSERT INTO views (name, revision, position) VALUES (?, ?, 0)"
 _MOVE: Final = "UPDATE views SET position = ? WHERE name = ? AND revision = ? AND position = ?"
 
 
@@ -42,8 +44,14 @@ class InlineView(Protocol):
     def event_types(self) -> frozenset[str]:
         """The event types that change the view."""
 
+    def exists(self, connection: sqlite3.Connection) -> bool:
+        """Say whether the view's tables are there."""
+
     def create(self, connection: sqlite3.Connection) -> None:
-        """Create the view's tables if they do not exist."""
+        """Create the view's tables, empty."""
+
+    def drop(self, connection: sqlite3.Connection) -> None:
+        """Drop the view's tables, also those of an earlier revision."""
 
     def apply(self, connection: sqlite3.Connection, events: Sequence[RecordedEvent]) -> None:
         """Write what these events, in position order, change. Called inside a transaction; commits nothing."""
@@ -57,22 +65,41 @@ class Views:
         self._make_rows: Final = make_rows
         self._rows_or_none: Rows | None = None
         self.failures: dict[str, str] = {}
+        self._overtaken: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._views)
 
     def create(self, connection: sqlite3.Connection) -> None:
-        """Create and register the views that the database lacks, in one transaction."""
+        """Create what the database lacks, and begin anew what it has of an earlier revision; a transaction each.
+
+        A view of a later revision belongs to a later program and is left to it.
+        """
         for view in self._views:
-            if _position(connection, view) is None:
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    view.create(connection)
-                    connection.execute(_REGISTER, (view.name, view.revision))
-                except BaseException:
-                    connection.execute("ROLLBACK")
-                    raise
-                connection.execute("COMMIT")
+            (newest,) = connection.execute(_NEWEST, (view.name,)).fetchone()
+            if newest is not None and newest > view.revision:
+                self._overtaken[view.name] = (
+                    f"revision {newest} is kept by a later program, this one knows {view.revision}"
+                )
+            elif newest != view.revision or not self._is_whole(connection, view):
+                self._begin_anew(connection, view)
+
+    def _is_whole(self, connection: sqlite3.Connection, view: InlineView) -> bool:
+        head, _ = self._make_rows().head(connection)
+        position = _position(connection, view)
+        return view.exists(connection) and position is not None and position <= head
+
+    def _begin_anew(self, connection: sqlite3.Connection, view: InlineView) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            view.drop(connection)
+            view.create(connection)
+            connection.execute(_FORGET, (view.name,))
+            connection.execute(_REGISTER, (view.name, view.revision))
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
 
     def follow(self, connection: sqlite3.Connection, before: int, after: int, types: Set[str]) -> None:
         """Inside an append's transaction: bring each view that stands near `before` to `after`. Never raises.
@@ -80,12 +107,16 @@ class Views:
         `types` are those of the events in between: a view that wants none of them only moves its position.
         """
         for view in self._views:
-            if view.name in self.failures:
+            if view.name in self.failures or view.name in self._overtaken:
                 continue
-            position = _position(connection, view)
+            try:
+                position = _position(connection, view)
+            except sqlite3.Error as error:
+                self.failures[view.name] = str(error)
+                continue
             if position == before and view.event_types.isdisjoint(types):
                 _move(connection, view, before, after)
-            elif position is not None and before - position <= _CATCH_UP_PAGE:
+            elif position is not None and 0 <= before - position <= _CATCH_UP_PAGE:
                 self._guarded(connection, view, position, after)
 
     def forget(self) -> None:
@@ -98,21 +129,21 @@ class Views:
         return self._rows_or_none
 
     def catch_up(self, connection: sqlite3.Connection) -> None:
-        """Bring every view to the head, a page a transaction. Call it under the file lock.
-
-        Raises EventLogError(`view_failed`) if a view cannot be brought there.
-        """
+        """Bring every view as near to the head as it can be, a page a transaction. Call it under the file lock."""
         self.failures.clear()
         for view in self._views:
-            while self._catch_up_page(connection, view):
+            while view.name not in self._overtaken and self._catch_up_page(connection, view):
                 pass
-        for name, why in self.failures.items():
+
+    def require_all(self) -> None:
+        """Raise EventLogError(`view_failed`) if `catch_up` could not bring a view to the head."""
+        for name, why in (self.failures | self._overtaken).items():
             raise EventLogError("view_failed", f"the view {name!r} stopped: {why}", view=name)
 
     def are_behind(self, connection: sqlite3.Connection) -> bool:
         """Say whether a view that this process knows is not at the head."""
         head, _ = self._make_rows().head(connection)
-        return any(_position(connection, view) != head for view in self._views)
+        return any(_position(connection, view) != head for view in self._views) or bool(self._overtaken)
 
     def behind(self, connection: sqlite3.Connection) -> dict[str, int]:
         """Return how many positions each view of the database is behind the head, those of other programs included."""

@@ -157,7 +157,10 @@ class Writer:
         while not self._queue and not self._is_closing:
             self._wake.clear()
             try:
-                async with asyncio.timeout(_IDLE_S if self._connection.wal.is_due_when_idle else None):
+                if not self._connection.wal.is_due_when_idle:
+                    await self._wake.wait()
+                    continue
+                async with asyncio.timeout(_IDLE_S):
                     await self._wake.wait()
             except TimeoutError:
                 await self._checkpoint_wal()
@@ -192,7 +195,7 @@ class Writer:
             return
         self._tell(waiting, outcome)
         if outcome.wal_bytes:
-            self._connection.wal.wal_bytes = outcome.wal_bytes
+            self._connection.wal.note_commit(outcome.wal_bytes, outcome.written)
         if self._connection.wal.is_due:
             await self._checkpoint_wal()
 
@@ -222,9 +225,7 @@ class Writer:
             now_s = self._clock.monotonic_s()
             deadline_s = waiting[0].deadline_s
             try:
-                await asyncio.wait(
-                    {hop}, timeout=_POLL_S if was_told or cancelled else max(deadline_s - now_s, _POLL_S)
-                )
+                await _wait(hop, _POLL_S if was_told or cancelled else max(deadline_s - now_s, _POLL_S))
             except asyncio.CancelledError as error:
                 cancelled = cancelled or error
                 give_up_s = give_up_s or self._clock.monotonic_s() + _CANCELLED_PATIENCE_S
@@ -279,7 +280,10 @@ class Writer:
         self._tell_unknown(waiting, why)
 
     def _ask_again(self, waiting: list[_Waiting], why: str) -> None:
-        """Put requests back in front: behind the barrier each is found in the log, or certain not to be and written."""
+        """Put requests back in front: behind the barrier each is found in the log, or certain not to be and written.
+
+        One whose caller has gone is dropped: it was not told, and may be stored or not.
+        """
         self._tell_unknown([each for each in waiting if each.tries >= MAX_TRIES], why)
         again = [each for each in waiting if not each.future.done()]
         for each in again:
@@ -334,13 +338,31 @@ class Writer:
     async def _keeping_deadlines(self, hop: asyncio.Future[T]) -> T:
         """Wait for the thread while the lock may be held elsewhere; what is queued meanwhile still times out."""
         while not hop.done():
-            await asyncio.wait({hop}, timeout=_PATIENCE_S)
+            await _wait(hop, _PATIENCE_S)
             self._expire_queue()
         return hop.result()
 
     def _fail_queue(self, why: str) -> None:
         while self._queue:
             self._queue.popleft().answer(StoreUnavailable("engine_closed", why))
+
+
+async def _wait(hop: asyncio.Future[Any], timeout_s: float) -> None:
+    """Wait until `hop` is done or the time is up; cancelling this leaves `hop` alone. `asyncio.wait` takes longer."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    hop.add_done_callback(wake)
+    timer = loop.call_later(timeout_s, wake)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+        hop.remove_done_callback(wake)
 
 
 def _answer_all(waiting: list[_Waiting], error: EventLogError) -> None:
