@@ -1,7 +1,7 @@
 """What holds for every test: the option `--long`, the markers, and a line that says what is being tested.
 
-Markers (pyproject.toml describes them): a test marked `long` runs only with `--long`; a test marked `campaign` always
-runs, except among the core tests. A campaign asks the fixture `is_long` how much of itself to run.
+Markers (pyproject.toml describes them): a test marked `long` runs only with `--long`; tests marked `campaign` or
+`processes` always run, except among the core tests. A campaign asks the fixture `is_long` how much of itself to run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,28 @@ import platform
 import sqlite3
 
 import pytest
+
+STARTS_PROCESSES = frozenset(
+    {
+        "test_bench",
+        "test_cli",
+        "test_cli_seed",
+        "test_demo",
+        "test_dev_tool",
+        "test_eventsource_py",
+        "test_eventsourcing",
+        "test_outside_suites",
+        "test_readme",
+        "test_sqlite_failures",
+        "test_sqlite_lifecycle",
+        "test_sqlite_processes",
+        "test_testing",
+        "test_umadb",
+        "test_verify",
+        "test_write_file",
+    }
+)
+"""Modules that start a process for nearly every test, or run suites of others: slow, and the same on each Python."""
 
 LONG_IS_OFF = "long: runs with --long (python3 tools/dev.py test --long)"
 
@@ -27,8 +49,12 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"eventlog: Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, long counts {long}"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip the long tests, saying so, unless they were asked for."""
+    """Mark the modules that start processes; skip the long tests, saying so, unless they were asked for."""
+    for item in items:
+        if item.path.stem in STARTS_PROCESSES:
+            item.add_marker(pytest.mark.processes)
     if config.getoption("--long"):
         return
     for item in items:

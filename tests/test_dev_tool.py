@@ -137,7 +137,7 @@ def test_what_is_not_ours_goes_to_pytest_in_order(clone: Clone, monkeypatch: pyt
     clone.give_environment('for word in "$@"; do echo "[$word]"; done', monkeypatch)
     answer = clone.run("test", "-k", "one or two", "--long", "tests/test_log.py", "--core", "-x", "--co")
     words = [line[1:-1] for line in answer.stdout.splitlines() if line.startswith("[")]
-    ours = ["-m", "pytest", "--long", "-m", "not campaign"]
+    ours = ["-m", "pytest", "--long", "-m", "not campaign and not processes"]
     assert words == [*ours, "-k", "one or two", "tests/test_log.py", "-x", "--co"]
 
 

@@ -95,7 +95,7 @@ def parse(arguments: "list[str]") -> "tuple[argparse.Namespace, list[str]]":
     test = commands.add_parser("test", help="run the tests", usage="dev.py test [--long] [--core] [pytest arguments]")
     test.allow_abbrev = False  # `--co` is pytest's
     test.add_argument("--long", action="store_true", help="with the long counts, which take hours rather than minutes")
-    test.add_argument("--core", action="store_true", help="without the crash, race and cancellation campaigns")
+    test.add_argument("--core", action="store_true", help="without campaigns and tests that start many processes")
     commands.add_parser("check", help="ruff, mypy --strict, and the built wheel imported elsewhere")
     bench = commands.add_parser("bench", help="measure, beside the limits and what a user might pick instead")
     bench.add_argument("--quick", action="store_true", help="three short rounds, for a first look")
@@ -159,7 +159,7 @@ COMMANDS = {"setup": setup, "demo": demo, "test": test, "check": check, "bench":
 
 def pytest_arguments(*, long: bool, core: bool) -> "list[str]":
     """Return what `--long` and `--core` mean to pytest."""
-    return (["--long"] if long else []) + (["-m", "not campaign"] if core else [])
+    return (["--long"] if long else []) + (["-m", "not campaign and not processes"] if core else [])
 
 
 def bench_arguments(chosen: argparse.Namespace) -> "list[str]":
