@@ -193,22 +193,8 @@ class Rows:
         self, connection: sqlite3.Connection, row: Row, previous: bytes, wanted: Wanted | None
     ) -> RecordedEvent | None:
         """Return the event of a row, or None if it is not wanted. Raises LogCorrupt unless the leaf is right."""
-        (
-            position,
-            stream_id,
-            version,
-            type_id,
-            schema_version,
-            actor_id,
-            at_us,
-            event_id,
-            cause,
-            correlation,
-            body_kind,
-            body,
-            salt,
-            leaf,
-        ) = row[:14]
+        position, stream_id, version, type_id, schema_version, actor_id, at_us, event_id, cause, correlation = row[:10]
+        body_kind, body, salt, leaf = row[10:14]
         type_name = self._types.get(type_id) or self._name(connection, "types", "type_id", type_id, position)
         stream = self._streams.get(stream_id) or self._name(connection, "streams", "stream_id", stream_id, position)
         actor = self._actors.get(actor_id) or self._name(connection, "actors", "actor_id", actor_id, position)
@@ -220,32 +206,7 @@ class Rows:
             raise LogCorrupt(
                 "body_kind", f"position {position} has the body kind {body_kind}", position=position, stream=stream
             )
-        try:
-            texts = self._texts.get((stream_id, type_id, actor_id)) or self._remember_texts(
-                stream_id, type_id, actor_id
-            )
-            if correlation is not None:
-                correlation = _text(correlation)
-                texts += prefixed(correlation)
-            else:
-                texts += _NO_TEXT
-            is_exact = _is_exact(event_id, cause, correlation, salt)
-            found = seal(
-                self._single_log_id or self._facts.log_id_at(position),
-                position,
-                version,
-                at_us,
-                schema_version,
-                event_id,
-                cause or NO_ID,
-                salt,
-                body,
-                previous,
-                texts,
-            )
-        except (struct.error, TypeError, AttributeError, UnicodeError):
-            is_exact, found = False, None  # a cell that no entry can hold
-        if not is_exact or found != leaf:
+        if not self._is_sealed(row, previous):
             raise LogCorrupt(
                 "leaf_mismatch",
                 f"position {position} is not what its hash says",
@@ -269,7 +230,7 @@ class Rows:
             event_id=event_id,
             recorded_at_us=at_us,
             actor=actor,
-            correlation_id=correlation,
+            correlation_id=None if correlation is None else _text(correlation),
             causation_id=cause,
             body=body,
             data=data,
@@ -277,6 +238,31 @@ class Rows:
             leaf=leaf,
             prev_in_stream=previous,
         )
+
+    def _is_sealed(self, row: Row, previous: bytes) -> bool:
+        """Say whether the entry that this row spells, behind the leaf `previous`, has the row's own leaf."""
+        position, stream_id, version, type_id, schema_version, actor_id, at_us, event_id, cause, correlation = row[:10]
+        _, body, salt, leaf = row[10:14]
+        try:
+            texts = self._texts.get((stream_id, type_id, actor_id)) or self._remember_texts(
+                stream_id, type_id, actor_id
+            )
+            text = None if correlation is None else _text(correlation)
+            return _is_exact(event_id, cause, text, salt) and leaf == seal(
+                self._single_log_id or self._facts.log_id_at(position),
+                position,
+                version,
+                at_us,
+                schema_version,
+                event_id,
+                cause or NO_ID,
+                salt,
+                body,
+                previous,
+                texts + (_NO_TEXT if text is None else prefixed(text)),
+            )
+        except (struct.error, TypeError, AttributeError, UnicodeError):
+            return False  # a cell that no entry can hold
 
     def _decode(self, type_name: str, schema_version: int, body: bytes, position: int, stream: str) -> Any:
         try:
