@@ -76,14 +76,14 @@ class Expect(msgspec.Struct, frozen=True):
     def allows(self, actual: int) -> bool:
         """Say whether a stream at version `actual` (0: absent) is where this expectation thinks it is."""
         match self.kind:
+            case "at":
+                return actual == self.version
             case "any":
                 return True
             case "no_stream":
                 return actual == 0
             case "exists":
                 return actual > 0
-            case "at":
-                return actual == self.version
 
     def __str__(self) -> str:
         return f"at version {self.version}" if self.kind == "at" else self.kind.replace("_", " ")
@@ -108,12 +108,12 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=False):
     schema_version: int = 1
 
 
-class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event as it is in the log.
 
     `body` is the stored JSON, byte for byte; `data` is what it decodes to: the registered Struct, or plain data where
     `is_known` is False. `recorded_at_us` is microseconds UTC by the writer's clock, never before the event in front of
-    it.
+    it. The garbage collector does not look at events: what JSON decodes to has no cycles.
     """
 
     position: int

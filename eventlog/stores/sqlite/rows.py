@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Final
 
 import msgspec
@@ -29,20 +31,22 @@ _VERSION: Final = "SELECT coalesce(max(version), 0) FROM events WHERE stream_id 
 _LEAF: Final = "SELECT leaf FROM events WHERE stream_id = ? AND version = ?"
 _STREAM_PAGE: Final = f"""
 SELECT {_COLUMNS} FROM events e WHERE e.stream_id = ? AND e.version > ? ORDER BY e.version LIMIT ?"""
-_LOG_PAGE: Final = f"""
-SELECT {_COLUMNS}, p.leaf
-FROM events e LEFT JOIN events p ON p.stream_id = e.stream_id AND p.version = e.version - 1
-WHERE e.position > ? ORDER BY e.position LIMIT ?"""
-_BY_ID: Final = f"""
-SELECT {_COLUMNS}, p.leaf
-FROM events e LEFT JOIN events p ON p.stream_id = e.stream_id AND p.version = e.version - 1
-WHERE e.event_id = ?"""
+_LOG_PAGE: Final = f"SELECT {_COLUMNS} FROM events e WHERE e.position > ? ORDER BY e.position LIMIT ?"
+_BY_ID: Final = f"SELECT {_COLUMNS} FROM events e WHERE e.event_id = ?"
 _TIME: Final = "SELECT recorded_at_us FROM events WHERE position = ?"
 _HEAD: Final = "SELECT position, leaf FROM events ORDER BY position DESC LIMIT 1"
 
 _NO_TEXT: Final = prefixed("")
 
+_MAX_KNOWN_STREAMS: Final = 100_000
+
 Row = tuple[Any, ...]
+
+_Stream = tuple[str, bytes | None]
+"""A stream's name, and as it stands in an entry; None if no entry can hold it."""
+
+_Kind = tuple[str, str, bytes | None, Callable[[bytes], Any], bool]
+"""What many events share: type, actor, both as in an entry, what decodes the body, and whether to a Struct."""
 
 
 class Rows:
@@ -52,11 +56,10 @@ class Rows:
         self._facts: Final = facts
         self._registry: Final = registry
         self._single_log_id: Final = facts.log_ids[0][1] if len(facts.log_ids) == 1 else None
-        self._streams: dict[int, str] = {}
+        self._streams: dict[int, _Stream] = {}
         self._types: dict[int, str] = {}
         self._actors: dict[int, str] = {}
-        self._texts: dict[tuple[int, int, int], bytes] = {}
-        self._tails: dict[tuple[int, int], bytes] = {}
+        self._kinds: dict[tuple[int, int, int], _Kind] = {}
 
     def head(self, connection: sqlite3.Connection) -> tuple[int, bytes]:
         """Return position and leaf of the last event, (0, 32 zero bytes) for an empty log."""
@@ -73,8 +76,7 @@ class Rows:
                 return [], 0
             (version,) = connection.execute(_VERSION, row).fetchone()
             previous = self._leaf_before(connection, row[0], stream, after, version)
-            rows = connection.execute(_STREAM_PAGE, (row[0], after, limit)).fetchall()
-            return self._follow_stream(connection, rows, stream, after, previous), version
+            return self._follow_stream(connection, (row[0], after, limit), stream, previous), version
         finally:
             connection.execute("ROLLBACK")
 
@@ -94,8 +96,7 @@ class Rows:
             newest = version if before is None else min(max(before - 1, 0), version)
             after = max(newest - limit, 0)
             previous = self._leaf_before(connection, row[0], stream, after, version)
-            rows = connection.execute(_STREAM_PAGE, (row[0], after, newest - after)).fetchall()
-            return self._follow_stream(connection, rows, stream, after, previous)[::-1]
+            return self._follow_stream(connection, (row[0], after, newest - after), stream, previous)[::-1]
         finally:
             connection.execute("ROLLBACK")
 
@@ -104,8 +105,8 @@ class Rows:
         row = connection.execute(_BY_ID, (event_id,)).fetchone()
         if row is None:
             return None
-        _check_numbers(row)
-        return self._event(connection, row, _previous(row), None)
+        self._kinds.clear()
+        return self._event(connection, row, _Leaves(connection).in_front_of(row), None)
 
     def log_page(
         self, connection: sqlite3.Connection, after: int, limit: int, wanted: Wanted | None = None
@@ -113,48 +114,47 @@ class Rows:
         """Return the wanted events of the next `limit` positions, and the last position that was looked at."""
         events: list[RecordedEvent] = []
         position = after
-        for row in connection.execute(_LOG_PAGE, (after, limit)).fetchall():
-            if row[0] != position + 1:
-                raise LogCorrupt("position_gap", f"position {position + 1} is missing", position=position + 1)
-            position = row[0]
-            _check_numbers(row)
-            event = self._event(connection, row, _previous(row), wanted)
-            if event is not None:
-                events.append(event)
+        leaves = _Leaves(connection)
+        self._kinds.clear()
+        with closing(connection.execute(_LOG_PAGE, (after, limit))) as rows:
+            for row in rows:
+                position += 1
+                if row[0] != position:
+                    raise LogCorrupt("position_gap", f"position {position} is missing", position=position)
+                event = self._event(connection, row, leaves.in_front_of(row), wanted)
+                if event is not None:
+                    events.append(event)
         return events, position
 
     def check_page(self, connection: sqlite3.Connection, after: int, limit: int) -> CheckedPage:
         """Check the next `limit` rows behind position `after`, each by itself, and collect what is wrong."""
         problems: list[Problem] = []
-        rows = connection.execute(_LOG_PAGE, (after, limit)).fetchall()
         before = connection.execute(_TIME, (after,)).fetchone()
         last_us = before[0] if before and type(before[0]) is int else 0
-        for row in rows:
-            if row[0] != after + 1:
-                problems.append(
-                    _problem("position_gap", f"positions {after + 1} to {row[0] - 1} are missing", row, after + 1)
-                )
-            after = row[0]
-            try:
-                _check_numbers(row)
-                if row[6] < last_us:
+        leaves = _Leaves(connection)
+        count = 0
+        self._kinds.clear()
+        with closing(connection.execute(_LOG_PAGE, (after, limit))) as rows:
+            for row in rows:
+                count += 1
+                if row[0] != after + 1:
                     problems.append(
-                        _problem("time_backwards", f"position {after} is dated before the event in front of it", row)
+                        _problem("position_gap", f"positions {after + 1} to {row[0] - 1} are missing", row, after + 1)
                     )
-                last_us = max(last_us, row[6])
-                previous = row[14] if row[2] > 1 else NO_HASH
-                if previous is None:
-                    problems.append(
-                        _problem("version_gap", f"the event before position {after} in its stream is missing", row)
-                    )
-                    continue
-                self._event(connection, row, previous, None)
-            except (LogCorrupt, InvalidInput) as error:
-                reason = error.reason if isinstance(error, LogCorrupt) else error.code
-                problems.append(
-                    Problem(reason=reason, message=str(error), position=after, stream=self._streams.get(row[1]))
-                )
-        return CheckedPage(position=after, events=len(rows), problems=problems)
+                after = row[0]
+                try:
+                    if type(row[6]) is not int:
+                        raise _mismatch(row)
+                    if row[6] < last_us:
+                        message = f"position {after} is dated before the event in front of it"
+                        problems.append(_problem("time_backwards", message, row))
+                    last_us = max(last_us, row[6])
+                    self._event(connection, row, leaves.in_front_of(row), None)
+                except (LogCorrupt, InvalidInput) as error:
+                    reason = error.reason if isinstance(error, LogCorrupt) else error.code
+                    stream, _ = self._streams.get(row[1], (None, None))
+                    problems.append(Problem(reason=reason, message=str(error), position=after, stream=stream))
+        return CheckedPage(position=after, events=count, problems=problems)
 
     def _leaf_before(
         self, connection: sqlite3.Connection, stream_id: int, stream: str, after: int, version: int
@@ -170,34 +170,59 @@ class Rows:
         return leaf
 
     def _follow_stream(
-        self, connection: sqlite3.Connection, rows: list[Row], stream: str, after: int, previous: bytes
+        self, connection: sqlite3.Connection, page: tuple[int, int, int], stream: str, previous: bytes
     ) -> list[RecordedEvent]:
+        """Return the events of a page: (stream_id, after, limit), the first of them behind the leaf `previous`."""
         events = []
-        for row in rows:
-            after += 1
-            if row[2] != after:
-                raise LogCorrupt(
-                    "version_gap", f"version {after} of stream {stream!r} is missing", position=row[0], stream=stream
-                )
-            event = self._event(connection, row, previous, None)
-            assert event is not None, "without a filter every row is an event"
-            if event.stream != stream:
-                raise LogCorrupt(
-                    "name_changed", f"stream {stream!r} has another name now", position=row[0], stream=stream
-                )
-            previous = event.leaf
-            events.append(event)
+        after = page[1]
+        self._kinds.clear()
+        with closing(connection.execute(_STREAM_PAGE, page)) as rows:
+            for row in rows:
+                after += 1
+                if row[2] != after:
+                    raise LogCorrupt(
+                        "version_gap",
+                        f"version {after} of stream {stream!r} is missing",
+                        position=row[0],
+                        stream=stream,
+                    )
+                event = self._event(connection, row, previous, None)
+                assert event is not None, "without a filter every row is an event"
+                if event.stream != stream:
+                    raise LogCorrupt(
+                        "name_changed", f"stream {stream!r} has another name now", position=row[0], stream=stream
+                    )
+                previous = row[13]
+                events.append(event)
         return events
 
     def _event(
         self, connection: sqlite3.Connection, row: Row, previous: bytes, wanted: Wanted | None
     ) -> RecordedEvent | None:
-        """Return the event of a row, or None if it is not wanted. Raises LogCorrupt unless the leaf is right."""
-        position, stream_id, version, type_id, schema_version, actor_id, at_us, event_id, cause, correlation = row[:10]
-        body_kind, body, salt, leaf = row[10:14]
-        type_name = self._types.get(type_id) or self._name(connection, "types", "type_id", type_id, position)
-        stream = self._streams.get(stream_id) or self._name(connection, "streams", "stream_id", stream_id, position)
-        actor = self._actors.get(actor_id) or self._name(connection, "actors", "actor_id", actor_id, position)
+        """Return the event of a row, or None if it is not wanted. Raises LogCorrupt unless the leaf is right.
+
+        The entry that the row spells, behind the leaf `previous`, has to have the row's own leaf. Every event that is
+        read passes here, so it is one function.
+        """
+        (
+            position,
+            stream_id,
+            version,
+            type_id,
+            schema_version,
+            actor_id,
+            at_us,
+            event_id,
+            cause,
+            correlation,
+            body_kind,
+            body,
+            salt,
+            leaf,
+        ) = row
+        kind = self._kinds.get((type_id, actor_id, schema_version)) or self._kind(connection, row)
+        type_name, actor, texts, decode, is_known = kind
+        stream, stream_text = self._streams.get(stream_id) or self._stream(connection, row)
         if body is None or salt is None:
             raise LogCorrupt(
                 "body_missing", f"the body of position {position} is gone", position=position, stream=stream
@@ -206,7 +231,29 @@ class Rows:
             raise LogCorrupt(
                 "body_kind", f"position {position} has the body kind {body_kind}", position=position, stream=stream
             )
-        if not self._is_sealed(row, previous):
+        try:
+            is_sealed = (
+                len(event_id) == 16
+                and len(salt) == SALT_SIZE
+                and (cause is None or (len(cause) == 16 and cause != NO_ID))
+                and leaf
+                == seal(
+                    self._single_log_id or self._facts.log_id_at(position),
+                    position,
+                    version,
+                    at_us,
+                    schema_version,
+                    event_id,
+                    cause or NO_ID,
+                    salt,
+                    body,
+                    previous,
+                    stream_text + texts + (_NO_TEXT if correlation is None else _prefixed_correlation(correlation)),  # type: ignore[operator]
+                )
+            )
+        except (struct.error, TypeError, AttributeError, UnicodeError):
+            is_sealed = False  # a cell that no entry can hold
+        if not is_sealed:
             raise LogCorrupt(
                 "leaf_mismatch",
                 f"position {position} is not what its hash says",
@@ -216,7 +263,6 @@ class Rows:
             )
         if wanted is not None and not wanted.has(type_name, stream):
             return None
-        decode, is_known = self._registry.reader(type_name, schema_version)
         try:
             data = decode(body)
         except (InvalidInput, msgspec.DecodeError):
@@ -239,31 +285,6 @@ class Rows:
             prev_in_stream=previous,
         )
 
-    def _is_sealed(self, row: Row, previous: bytes) -> bool:
-        """Say whether the entry that this row spells, behind the leaf `previous`, has the row's own leaf."""
-        position, stream_id, version, type_id, schema_version, actor_id, at_us, event_id, cause, correlation = row[:10]
-        _, body, salt, leaf = row[10:14]
-        try:
-            texts = self._texts.get((stream_id, type_id, actor_id)) or self._remember_texts(
-                stream_id, type_id, actor_id
-            )
-            text = None if correlation is None else _text(correlation)
-            return _is_exact(event_id, cause, text, salt) and leaf == seal(
-                self._single_log_id or self._facts.log_id_at(position),
-                position,
-                version,
-                at_us,
-                schema_version,
-                event_id,
-                cause or NO_ID,
-                salt,
-                body,
-                previous,
-                texts + (_NO_TEXT if text is None else prefixed(text)),
-            )
-        except (struct.error, TypeError, AttributeError, UnicodeError):
-            return False  # a cell that no entry can hold
-
     def _decode(self, type_name: str, schema_version: int, body: bytes, position: int, stream: str) -> Any:
         try:
             return self._registry.decode(type_name, schema_version, body)
@@ -272,38 +293,64 @@ class Rows:
                 error.code, f"position {position} of stream {stream!r}: {error}", position=position
             ) from error
 
-    def _name(self, connection: sqlite3.Connection, table: str, column: str, number: int, position: int) -> str:
-        row = connection.execute(f"SELECT CAST(name AS BLOB) FROM {table} WHERE {column} = ?", (number,)).fetchone()
-        if row is None:
-            raise LogCorrupt("name_missing", f"the name of {column} {number} is missing", position=position)
-        names = {"types": self._types, "streams": self._streams, "actors": self._actors}[table]
-        name = _text(row[0])
-        names[number] = name
-        return name
+    def _kind(self, connection: sqlite3.Connection, row: Row) -> _Kind:
+        """Look up what the events of a type, version and actor share. Kept for one page: types may come later."""
+        position, type_id, schema_version, actor_id = row[0], row[3], row[4], row[5]
+        type_name = self._types.get(type_id) or _name(connection, "types", "type_id", type_id, position)
+        actor = self._actors.get(actor_id) or _name(connection, "actors", "actor_id", actor_id, position)
+        self._types[type_id], self._actors[actor_id] = type_name, actor
+        kind = (type_name, actor, _texts(type_name, actor), *self._registry.reader(type_name, schema_version))
+        self._kinds[type_id, actor_id, schema_version] = kind
+        return kind
 
-    def _remember_texts(self, stream_id: int, type_id: int, actor_id: int) -> bytes:
-        if len(self._texts) > 100_000:
-            self._texts.clear()
-            self._tails.clear()
-        tail = self._tails.get((type_id, actor_id))
-        if tail is None:
-            tail = self._tails[type_id, actor_id] = prefixed(self._types[type_id]) + prefixed(self._actors[actor_id])
-        texts = self._texts[stream_id, type_id, actor_id] = prefixed(self._streams[stream_id]) + tail
-        return texts
+    def _stream(self, connection: sqlite3.Connection, row: Row) -> _Stream:
+        if len(self._streams) >= _MAX_KNOWN_STREAMS:
+            self._streams.clear()
+        name = _name(connection, "streams", "stream_id", row[1], row[0])
+        found = self._streams[row[1]] = (name, _texts(name))
+        return found
 
 
-def _check_numbers(row: Row) -> None:
-    """Refuse a row in which a damaged page holds something else than a number where numbers are compared."""
-    if type(row[2]) is not int or type(row[6]) is not int:
-        raise LogCorrupt("leaf_mismatch", f"position {row[0]} is not what its hash says", position=row[0])
+class _Leaves:
+    """The last leaf of each stream while a page of the log is read, so that few have to be looked up."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection: Final = connection
+        self._last: dict[int, tuple[int, bytes]] = {}
+
+    def in_front_of(self, row: Row) -> bytes:
+        """Return the leaf in front of a row's event in its stream. Raises LogCorrupt if that is missing."""
+        stream_id, own_version = row[1], row[2]
+        if type(own_version) is not int:
+            raise _mismatch(row)
+        version, leaf = self._last.get(stream_id, _NOTHING)
+        self._last[stream_id] = (own_version, row[13])
+        before = own_version - 1
+        if before <= 0:
+            return NO_HASH
+        if version == before:
+            return leaf
+        found = self._connection.execute(_LEAF, (stream_id, before)).fetchone()
+        if found is None:
+            raise LogCorrupt(
+                "version_gap", f"the event before position {row[0]} in its stream is missing", position=row[0]
+            )
+        stored: bytes = found[0]
+        return stored
 
 
-def _previous(row: Row) -> bytes:
-    """Return the leaf in front of a row's event in its stream. Raises LogCorrupt if that is missing."""
-    previous: bytes | None = row[14] if row[2] > 1 else NO_HASH
-    if previous is None:
-        raise LogCorrupt("version_gap", f"the event before position {row[0]} in its stream is missing", position=row[0])
-    return previous
+_NOTHING: Final = (0, NO_HASH)
+
+
+def _mismatch(row: Row) -> LogCorrupt:
+    return LogCorrupt("leaf_mismatch", f"position {row[0]} is not what its hash says", position=row[0])
+
+
+def _name(connection: sqlite3.Connection, table: str, column: str, number: int, position: int) -> str:
+    row = connection.execute(f"SELECT CAST(name AS BLOB) FROM {table} WHERE {column} = ?", (number,)).fetchone()
+    if row is None:
+        raise LogCorrupt("name_missing", f"the name of {column} {number} is missing", position=position)
+    return _text(row[0])
 
 
 def _text(stored: bytes) -> str:
@@ -311,14 +358,20 @@ def _text(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogateescape")
 
 
-def _is_exact(event_id: Any, cause: Any, correlation: Any, salt: Any) -> bool:
-    """Say whether these cells are spelled as the writer spells them.
+def _texts(*names: str) -> bytes | None:
+    """Return the names as they stand in an entry, or None if no entry can hold them."""
+    try:
+        return b"".join(map(prefixed, names))
+    except (struct.error, UnicodeError):
+        return None
 
-    The entry has fixed places for ids, which a longer id would be cut to fit, and writes an absent one like an empty
-    one: two cells must not mean the same hash.
+
+def _prefixed_correlation(stored: bytes) -> bytes | None:
+    """Return a stored correlation id as it stands in an entry. An empty one is none that the writer spells so.
+
+    The entry writes an absent one like an empty one, and two cells must not mean the same hash.
     """
-    has_right_ids = len(event_id) == 16 and (cause is None or (len(cause) == 16 and cause != NO_ID))
-    return has_right_ids and len(salt) == SALT_SIZE and correlation != ""
+    return prefixed(_text(stored)) if stored else None
 
 
 def _problem(reason: str, message: str, row: Row, position: int | None = None) -> Problem:
