@@ -10,9 +10,9 @@ are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from operator import contains
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -21,7 +21,7 @@ from msgspec.structs import astuple
 
 from eventlog.errors import InvalidInput
 from eventlog.events import LOG_EVENTS, RUN_EVENTS
-from eventlog.plain import MAX_INT_BITS, Limits, check_id, check_plain
+from eventlog.plain import Limits, check_id, check_plain, is_utf8
 
 __all__ = ["REGISTRY", "Registry", "Upcast", "event"]
 
@@ -104,7 +104,13 @@ class Registry:
 
         Raises InvalidInput with the path to what cannot be stored.
         """
-        body = self._encode_struct(data, limits) if isinstance(data, msgspec.Struct) else _encode_plain(data, limits)
+        exact = self._exact.get(type(data))
+        if exact is not None and _are_exact(astuple(data), exact, limits.body_bytes):
+            body = _encode(data)
+        elif isinstance(data, msgspec.Struct):
+            body = self._encode_struct(data, limits)
+        else:
+            body = _encode_plain(data, limits)
         if len(body) > limits.body_bytes:
             raise InvalidInput("payload_too_large", f"the body has {len(body)} bytes, {limits.body_bytes} are allowed")
         return body
@@ -140,20 +146,11 @@ class Registry:
             readers[type_name, schema_version] = reader
         return reader
 
-    def _is_exact(self, cls: type[msgspec.Struct], fields: tuple[Any, ...]) -> bool:
-        """Say whether values of these types come back from `cls` as they are, which then need not be tried."""
-        if cls not in self._exact:
-            if cls not in self._by_class:
-                return False
-            self._exact[cls] = _exact_types(cls)
-        exact = self._exact[cls]
-        return exact is not None and all(map(contains, exact, map(type, fields)))
-
     def _encode_struct(self, data: msgspec.Struct, limits: Limits) -> bytes:
         fields = astuple(data)
         has_set = False
-        if self._is_exact(type(data), fields) and _is_plain(list(fields), limits, int_bits=_CERTAIN_BITS):
-            return _encode(data)
+        if type(data) not in self._exact and type(data) in self._by_class:
+            self._exact[type(data)] = _exact_types(type(data))
         if not _LEAVES.issuperset(map(type, fields)) or not _is_plain(list(fields), limits):
             walk = _StructWalk(limits)
             walk.check(data, _ROOT, limits.depth)
@@ -186,8 +183,8 @@ _EXACT: Final = (
 )
 """Types as they are inspected if nothing constrains them."""
 
-_CERTAIN_BITS: Final = 63
-"""Integers up to here are certain to be read back; some long ones are not."""
+_CERTAIN: Final = 2**63
+"""Integers up to here, of either sign, are certain to be read back; some long ones are not."""
 
 
 def _exact_types(cls: type[msgspec.Struct]) -> _ExactTypes | None:
@@ -207,6 +204,27 @@ def _exact_types(cls: type[msgspec.Struct]) -> _ExactTypes | None:
             return None
         exact.append(frozenset(found if len(leaves) == len(types) else (*found, type(None))))
     return tuple(exact)
+
+
+def _are_exact(fields: tuple[Any, ...], exact: _ExactTypes, room: int) -> bool:
+    """Say whether these fields are certain to come back as they are, and take no more than about `room` characters.
+
+    Every Struct that is appended passes here. Where this says no, the careful way finds out why, and whether it is so.
+    """
+    for value, types in zip(fields, exact, strict=True):
+        kind = type(value)
+        if kind not in types:
+            return False
+        if kind is str:
+            room -= len(value)
+            if room < 0 or not (value.isascii() or is_utf8(value)):
+                return False
+        elif kind is int:
+            if not -_CERTAIN <= value < _CERTAIN:
+                return False
+        elif kind is float and not math.isfinite(value):
+            return False
+    return True
 
 
 def _encode_with_sets(data: msgspec.Struct) -> bytes:
@@ -287,9 +305,9 @@ def _spelled(path: _Path) -> str:
     return step if holder is None else _spelled(holder) + step
 
 
-def _is_plain(value: Any, limits: Limits, *, int_bits: int = MAX_INT_BITS) -> bool:
+def _is_plain(value: Any, limits: Limits) -> bool:
     try:
-        check_plain(value, limits, int_bits=int_bits)
+        check_plain(value, limits)
     except InvalidInput:
         return False
     return True

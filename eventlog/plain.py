@@ -17,7 +17,7 @@ import msgspec
 
 from eventlog.errors import InvalidInput
 
-__all__ = ["Limits", "check_id", "check_plain", "check_text", "parse_json"]
+__all__ = ["Limits", "check_id", "check_plain", "check_text", "is_utf8", "parse_json"]
 
 MAX_INT_DIGITS: Final = 4300
 """Python's own default bound for turning integers into text and back."""
@@ -83,6 +83,15 @@ def check_plain(value: Any, limits: Limits, *, int_bits: int = MAX_INT_BITS) -> 
         raise InvalidInput(code, message, path="$" + "".join(reversed(steps)))
 
 
+def is_utf8(text: str) -> bool:
+    """Say whether UTF-8 can hold the text: whether it has no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class _NotPlain(Exception):
     """Something is wrong somewhere in the value; `_Walk` finds out what and where."""
 
@@ -102,7 +111,7 @@ def _size(value: Any, depth: int, int_bits: int, room: int) -> int:
             if type(key) is not str:
                 raise _NotPlain
             size += len(key) + 4
-            if not key.isascii() and (size > room or not _is_utf8(key)):
+            if not key.isascii() and (size > room or not is_utf8(key)):
                 raise _NotPlain
     elif kind is list:
         items = value
@@ -117,7 +126,7 @@ def _size(value: Any, depth: int, int_bits: int, room: int) -> int:
         kind = type(item)
         if kind is str:
             size += len(item) + 3
-            if not item.isascii() and (size > room or not _is_utf8(item)):
+            if not item.isascii() and (size > room or not is_utf8(item)):
                 raise _NotPlain
         elif kind is int:
             if item.bit_length() > int_bits:
@@ -136,14 +145,6 @@ def _size(value: Any, depth: int, int_bits: int, room: int) -> int:
     if size > room:
         raise _NotPlain
     return size
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 Fault = tuple[str, str, list[str]]

@@ -51,10 +51,10 @@ class Counter:
         self._last = ""
         queue, sha256 = Worker._queue, hashlib.sha256
 
-        def counted_queue(worker: Worker, function: Any) -> Any:
+        def counted_queue(worker: Worker, *args: Any) -> Any:
             if self._work is not None:
                 self._work.hops += 1
-            return queue(worker, function)
+            return queue(worker, *args)
 
         def counted_sha256(data: bytes) -> Any:
             if self._work is not None:

@@ -48,7 +48,7 @@ class EncodedEvent(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class Part(msgspec.Struct, frozen=True):
+class Part(msgspec.Struct, frozen=True, gc=False):
     """The events for one stream, and where the caller thinks it is."""
 
     stream: str
@@ -56,7 +56,7 @@ class Part(msgspec.Struct, frozen=True):
     expect: Expect
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """One call of `append` or `append_many`."""
 
     parts: list[Part]
@@ -94,12 +94,15 @@ def make_request(
     if not appends:
         raise InvalidInput("invalid_argument", "append_many needs at least one stream to append to")
     size = 0
+    parts = []
     for append in appends:
         size += len(_events_of(append))
     if size > limits.events_per_call:
         raise InvalidInput("batch_too_large", f"{size} events in one call, {limits.events_per_call} are allowed")
-    parts = [_part(append, registry, limits, correlation_id, causation_id, is_reserved_allowed) for append in appends]
-    checks = [(check_stream(stream, limits), _expect(expect)) for stream, expect in checks]
+    for append in appends:
+        parts.append(_part(append, registry, limits, correlation_id, causation_id, is_reserved_allowed))
+    if checks:
+        checks = [(check_stream(stream, limits), _expect(expect)) for stream, expect in checks]
     request = Request(parts, checks, check_actor(actor), size)
     if len(parts) > 1 and len({part.stream for part in parts}) != len(parts):
         raise InvalidInput("invalid_argument", "a stream stands twice in one append_many; put its events together")

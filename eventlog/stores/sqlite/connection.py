@@ -153,12 +153,15 @@ class Worker:
             self._end()
             raise
 
-    def start(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def start(
+        self, function: Callable[..., T], *args: Any, then: Callable[[T], None] | None = None
+    ) -> asyncio.Future[T]:
         """Queue `function(connection, *args)` and return the future of its result.
 
         The function runs to its end whatever happens to the future; cancelling the future only drops the result.
+        `then` is called with the result as soon as the loop has it, before the future is done.
         """
-        return self._queue(lambda: function(self._aiosqlite._conn, *args))
+        return self._queue(lambda: function(self._aiosqlite._conn, *args), then)
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         """As `start`, and wait for the result."""
@@ -199,7 +202,7 @@ class Worker:
         finally:
             self._lock.release()
 
-    def _queue(self, function: Callable[[], T]) -> asyncio.Future[T]:
+    def _queue(self, function: Callable[[], T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -210,7 +213,7 @@ class Worker:
             except BaseException as error:  # it belongs to whoever waits for the future
                 outcome = (None, error)
             with suppress(RuntimeError):  # the loop was closed meanwhile; nobody is left to be told
-                loop.call_soon_threadsafe(_deliver, future, outcome)
+                loop.call_soon_threadsafe(_deliver, future, outcome, then)
 
         self._aiosqlite._tx.put_nowait((None, work))
         return future
@@ -245,11 +248,17 @@ def _look_at(future: asyncio.Future[None]) -> None:
         future.exception()
 
 
-def _deliver(future: asyncio.Future[Any], outcome: tuple[Any, BaseException | None]) -> None:
+def _deliver(
+    future: asyncio.Future[Any], outcome: tuple[Any, BaseException | None], then: Callable[[Any], None] | None
+) -> None:
     if future.done():
         return
     result, error = outcome
-    if error is None:
-        future.set_result(result)
-    else:
+    if error is not None:
         future.set_exception(error)
+        return
+    try:
+        if then is not None:
+            then(result)
+    finally:
+        future.set_result(result)

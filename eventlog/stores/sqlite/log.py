@@ -342,11 +342,11 @@ class SqliteLog:
             is_reserved_allowed=is_reserved_allowed,
         )
 
-    async def _submit(self, request: Request) -> list[AppendResult]:
+    def _submit(self, request: Request) -> asyncio.Future[list[AppendResult]]:
+        """Hand a request to the writer, who owns the future: a cancelled caller is "not told", the commit goes on."""
         if self._writer is None:
             raise StoreUnavailable("store_readonly", "the log was opened for reading only")
-        # The writer owns the future: a cancelled caller is "not told", and the commit goes on.
-        return await self._writer.submit(request)
+        return self._writer.submit(request)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -244,10 +244,8 @@ class _Plan:
         self._connection: Final = connection
         self._is_careful: Final = is_careful
         self._salts: Final = random_bytes(SALT_SIZE * events)
-        self._placed: dict[bytes, int] = {}
-        """The row of an event, by its id. Two lists keep what a row names by number: its event and its stream."""
-        self._events: list[EncodedEvent] = []
-        self._streams: list[str] = []
+        self._placed: dict[bytes, tuple[int, str, EncodedEvent]] = {}
+        """By an event's id: the index of its row, and its stream and itself, of which the row has only numbers."""
         self._parts = 0
         self._bytes = 0
         self.rows: list[tuple[Any, ...]] = []
@@ -283,8 +281,9 @@ class _Plan:
         return not placed.keys().isdisjoint(request.event_ids())
 
     def _missed_expectation(self, request: Request) -> WrongExpectedVersion | None:
+        heads = self._known._heads
         for part in request.parts:
-            actual = self._head(part.stream).version
+            actual = (heads.get(part.stream) or self._head(part.stream)).version
             if not part.expect.allows(actual):
                 return WrongExpectedVersion(part.stream, str(part.expect), actual)
         for stream, expect in request.checks:
@@ -310,64 +309,61 @@ class _Plan:
         return _StreamHead(row[0], version, leaf, prefixed(stream))
 
     def _place(self, part: Part, actor: str) -> AppendResult:
-        known, events, rows = self._known, part.events, self.rows
-        head = self._head(part.stream)
+        known, rows, stream, time_us = self._known, self.rows, part.stream, self.time_us
+        head = self._head(stream)
         if head.stream_id == 0:
-            head.stream_id = self._intern("streams", "stream_id", part.stream)
+            head.stream_id = self._intern("streams", "stream_id", stream)
+        stream_id, version, leaf, stream_text = head.stream_id, head.version, head.leaf, head.texts
         actor_id, actor_text = known._actors.get(actor) or self._interned(known._actors, "actors", "actor_id", actor)
-        first_position = self.position + 1
-        for event in events:
-            type_id, type_text = known._types.get(event.type) or self._interned(
-                known._types, "types", "type_id", event.type
+        before = position = self.position
+        for event in part.events:
+            type_name, event_id, causation_id, body = event.type, event.event_id, event.causation_id, event.body
+            correlation = event.correlation_id
+            type_id, type_text = known._types.get(type_name) or self._interned(
+                known._types, "types", "type_id", type_name
             )
             index = len(rows)
             salt = self._salts[SALT_SIZE * index : SALT_SIZE * (index + 1)]
-            correlation = event.correlation_id
-            self.types.add(event.type)
-            self.position += 1
-            head.version += 1
-            head.leaf = seal(
+            position += 1
+            version += 1
+            leaf = seal(
                 known._log_id,
-                self.position,
-                head.version,
-                self.time_us,
+                position,
+                version,
+                time_us,
                 event.schema_version,
-                event.event_id,
-                event.causation_id or NO_ID,
+                event_id,
+                causation_id or NO_ID,
                 salt,
-                event.body,
-                head.leaf,
-                head.texts + type_text + actor_text + (prefixed(correlation) if correlation else _NO_TEXT),
+                body,
+                leaf,
+                stream_text + type_text + actor_text + (prefixed(correlation) if correlation else _NO_TEXT),
             )
-            self._placed[event.event_id] = index
-            self._bytes += len(event.body)
+            self.types.add(type_name)
+            self._placed[event_id] = (index, stream, event)
+            self._bytes += len(body)
             rows.append(
                 (
-                    self.position,
-                    head.stream_id,
-                    head.version,
+                    position,
+                    stream_id,
+                    version,
                     type_id,
                     event.schema_version,
                     actor_id,
-                    self.time_us,
-                    event.event_id,
-                    event.causation_id,
+                    time_us,
+                    event_id,
+                    causation_id,
                     correlation,
                     BODY_PLAIN,
-                    event.body.decode(),
+                    body.decode(),
                     salt,
-                    head.leaf,
+                    leaf,
                 )
             )
-        self._events += events
-        self._streams += [part.stream] * len(events)
+        head.version, head.leaf, self.position = version, leaf, position
         self._parts += 1
         return AppendResult(
-            stream=part.stream,
-            version=head.version,
-            first_position=first_position,
-            last_position=self.position,
-            leaf=head.leaf,
+            stream=stream, version=version, first_position=before + 1, last_position=position, leaf=leaf
         )
 
     def _interned(self, known: dict[str, _Name], table: str, column: str, name: str) -> _Name:
@@ -394,11 +390,11 @@ class _Plan:
         return original_results(request.parts, found)
 
     def _find(self, event_id: bytes) -> _Placed | None:
-        index = self._placed.get(event_id)
-        if index is not None:
+        placed = self._placed.get(event_id)
+        if placed is not None:
+            index, stream, event = placed
             position, version, leaf = (self.rows[index][column] for column in (0, 2, 13))
-            event = self._events[index]
-            return _Placed(position, self._streams[index], version, event.type, event.schema_version, event.body, leaf)
+            return _Placed(position, stream, version, event.type, event.schema_version, event.body, leaf)
         row = self._connection.execute(_BY_ID, (event_id,)).fetchone()
         return None if row is None else _Placed(*row)
 

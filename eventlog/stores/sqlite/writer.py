@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -99,6 +100,7 @@ class Writer:
         self._on_commit: Final = on_commit
         self._queue: deque[_Waiting] = deque()
         self._wake: Final = asyncio.Event()
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_closing = False
         self.poison: str | None = None
         self.is_lost = False
@@ -186,18 +188,32 @@ class Writer:
         if self.poison is not None and not await self._recover(waiting):
             return
         batch = Batch([each.request for each in waiting])
-        hop = self._connection.worker.start(self._connection.transactions.commit, batch)
+        commit = self._connection.transactions.commit
+        hop = self._connection.worker.start(commit, batch, then=partial(self._tell_and_wake, waiting))
         outcome = await self._finish_hop(hop, batch, waiting)
         if outcome.poison is not None:
             self._poison(outcome.poison, is_lost=outcome.is_lost)
         if outcome.unknown is not None:
             await self._settle(outcome.unknown, waiting)
             return
-        self._tell(waiting, outcome)
+        if outcome.poison is not None:
+            self._tell(waiting, outcome)
         if outcome.wal_bytes:
             self._connection.wal.note_commit(outcome.wal_bytes, outcome.written)
         if self._connection.wal.is_due:
             await self._checkpoint_wal()
+
+    def _tell_and_wake(self, waiting: list[_Waiting], outcome: BatchOutcome) -> None:
+        """Tell the callers at once, unless something has to be done about it first, and only then wake the writer.
+
+        Whoever is told may append again in the next turn of the loop, and the writer, whose turn comes behind theirs,
+        finds it there.
+        """
+        try:
+            if outcome.unknown is None and outcome.poison is None:
+                self._tell(waiting, outcome)
+        finally:
+            _wake(self._woken)
 
     def _tell(self, waiting: list[_Waiting], outcome: BatchOutcome) -> None:
         has_written = False
@@ -225,7 +241,8 @@ class Writer:
             now_s = self._clock.monotonic_s()
             deadline_s = waiting[0].deadline_s
             try:
-                await _wait(hop, _POLL_S if was_told or cancelled else max(deadline_s - now_s, _POLL_S))
+                self._woken = asyncio.get_running_loop().create_future()
+                await _wait(hop, _POLL_S if was_told or cancelled else max(deadline_s - now_s, _POLL_S), self._woken)
             except asyncio.CancelledError as error:
                 cancelled = cancelled or error
                 give_up_s = give_up_s or self._clock.monotonic_s() + _CANCELLED_PATIENCE_S
@@ -258,7 +275,7 @@ class Writer:
     def _tell_at_the_end(self, waiting: list[_Waiting], outcome: BatchOutcome) -> None:
         if outcome.unknown is not None:
             self._tell_unknown(waiting, outcome.unknown)
-        else:
+        elif outcome.poison is not None:
             self._tell(waiting, outcome)
 
     def _expire_queue(self) -> None:
@@ -347,15 +364,14 @@ class Writer:
             self._queue.popleft().answer(StoreUnavailable("engine_closed", why))
 
 
-async def _wait(hop: asyncio.Future[Any], timeout_s: float) -> None:
-    """Wait until `hop` is done or the time is up; cancelling this leaves `hop` alone. `asyncio.wait` takes longer."""
+async def _wait(hop: asyncio.Future[Any], timeout_s: float, woken: asyncio.Future[None] | None = None) -> None:
+    """Wait until `hop` is done, `woken` is, or the time is up; cancelling this leaves `hop` alone.
+
+    `asyncio.wait` takes longer.
+    """
     loop = asyncio.get_running_loop()
-    woken: asyncio.Future[None] = loop.create_future()
-
-    def wake(_: object = None) -> None:
-        if not woken.done():
-            woken.set_result(None)
-
+    woken = woken or loop.create_future()
+    wake = partial(_wake, woken)
     hop.add_done_callback(wake)
     timer = loop.call_later(timeout_s, wake)
     try:
@@ -363,6 +379,11 @@ async def _wait(hop: asyncio.Future[Any], timeout_s: float) -> None:
     finally:
         timer.cancel()
         hop.remove_done_callback(wake)
+
+
+def _wake(woken: asyncio.Future[None], _: object = None) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 def _answer_all(waiting: list[_Waiting], error: EventLogError) -> None:
