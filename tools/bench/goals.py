@@ -17,7 +17,7 @@ from tools.bench.cases.processes import LARGEST_SHARE, LOCK_ERRORS, PROCESSES, W
 from tools.bench.cases.reads import LOAD, VERIFY
 from tools.bench.cases.rebuild import FEED_OF_EVENTSOURCING, REBUILD
 from tools.bench.cases.size import SIZE
-from tools.bench.peers import OURS
+from tools.bench.peers import BARE, OURS
 from tools.bench.ratios import Summary, paired_ratio, summary
 from tools.bench.rounds import Series
 
@@ -43,7 +43,10 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rating(msgspec.Struct, frozen=True, kw_only=True):
-    """A goal and what was found: the figure that is compared with the bound, and the ends of all rounds."""
+    """A goal and what was found: the figure that is compared with the bound, and the ends of all rounds.
+
+    `bare` is the same figure of the bare engine in the same rounds: what this machine allows, whatever the bound.
+    """
 
     number: str
     text: str
@@ -53,6 +56,7 @@ class Rating(msgspec.Struct, frozen=True, kw_only=True):
     direction: Direction
     bound: float
     is_met: bool
+    bare: float | None = None
 
 
 def _ratio(number: str, text: str, case: str, over: str, bound: float) -> Goal:
@@ -139,7 +143,8 @@ def rate(goal: Goal, series: Series) -> Rating | None:
     others = series.get(goal.over) if goal.over is not None else None
     if values is None or (goal.over is not None and others is None):
         return None
-    found = summary(values) if others is None else paired_ratio(values, others)
+    found = _found(values, others)
+    bare = series.get(BARE) if goal.side == OURS else None
     value = _figure(goal, found)
     return Rating(
         number=goal.number,
@@ -150,7 +155,12 @@ def rate(goal: Goal, series: Series) -> Rating | None:
         direction=goal.direction,
         bound=goal.bound,
         is_met=_is_met(goal, value),
+        bare=None if bare is None else _figure(goal, _found(bare, others)),
     )
+
+
+def _found(values: Sequence[float], others: Sequence[float] | None) -> Summary:
+    return summary(values) if others is None else paired_ratio(values, others)
 
 
 def _figure(goal: Goal, found: Summary) -> float:

@@ -26,7 +26,7 @@ from tools.bench.cases import CASES, Case, Place
 from tools.bench.durability import CONTROL, Syncs, count_syncs
 from tools.bench.goals import rate_all
 from tools.bench.machine import describe, describe_load
-from tools.bench.peers import OURS, RAW, Peer, find
+from tools.bench.peers import BARE, OURS, RAW, Peer, find
 from tools.bench.report import CaseResult, Report
 from tools.bench.rounds import run_rounds
 from tools.bench.scale import FULL, LONG, QUICK, Scale
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.readme is not None:
         print(reports.as_markdown(reports.load(chosen.readme)), end="")
         return 0
-    peers = find([OURS, RAW] if chosen.only_ours else None)
+    peers = find([OURS, RAW, BARE] if chosen.only_ours else None)
     cases = [case for case in CASES if not chosen.cases or case.name in chosen.cases]
     scale = QUICK if chosen.quick else LONG if chosen.long else FULL
     with _scratch(chosen.folder) as folder:
@@ -112,7 +112,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="three short rounds")
     size.add_argument("--long", action="store_true", help="a history and a rebuild of 10 million events")
-    parser.add_argument("--only-ours", action="store_true", help="the engine and raw sqlite3, without the peers")
+    parser.add_argument("--only-ours", action="store_true", help="the engine and its limits, without the peers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep every figure of every round")
     parser.add_argument("--folder", type=Path, default=ROOT / "build", metavar="DIR", help="where the stores are made")
     parser.add_argument("--readme", type=Path, metavar="FILE", help="print the README's tables from such a file")

@@ -135,13 +135,15 @@ def case_table(case: CaseResult) -> Table:
 
 
 def goals_table(goals: Sequence[Rating]) -> Table:
-    """Return the goals, what was found, and whether that is enough."""
-    rows = [["#", "figure", "found", "rounds", "goal", ""]]
+    """Return the goals, what was found, what the bare engine reached, and whether that is enough."""
+    rows = [["#", "figure", "found", "rounds", "bare engine", "goal", ""]]
     signs = {"at least": "≥", "at most": "≤", "below": "<"}
     for goal in goals:
         bound = f"{signs[goal.direction]} {_number(goal.bound)}"
         ends = f"{_number(goal.low)} – {_number(goal.high)}"
-        rows.append([goal.number, goal.text, _number(goal.value), ends, bound, "met" if goal.is_met else "MISSED"])
+        bare = "" if goal.bare is None else _number(goal.bare)
+        verdict = "met" if goal.is_met else "MISSED"
+        rows.append([goal.number, goal.text, _number(goal.value), ends, bare, bound, verdict])
     return rows
 
 

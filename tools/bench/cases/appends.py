@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from tools.bench.cases.case import Case, Place, rate
-from tools.bench.peers import OURS, RAW, Peer
+from tools.bench.peers import BARE, OURS, RAW, Peer
 from tools.bench.peers.raw_sqlite import RawSqlite, flush_seconds
 from tools.bench.rounds import Side
 from tools.bench.store import Store
@@ -54,7 +54,7 @@ async def _thousand_tasks(place: Place) -> AsyncIterator[list[Side]]:
     async with AsyncExitStack() as opened:
         sides = []
         for peer in place.peers:
-            if peer.name == OURS:
+            if peer.name in (OURS, BARE):
                 sides.append(_appends(peer, await place.enter(opened, peer), tasks=1000, each=each))
             if peer.name == RAW:
                 sides.append(_inserts(X1000, await place.enter(opened, peer), rows=1000 * each, each=1000))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from eventlog.audit.verify import verify
 from eventlog.stores import SqliteLog
 from tools.bench.cases.case import Case, Place, rate
-from tools.bench.peers import OURS, RAW
+from tools.bench.peers import BARE, OURS, RAW
 from tools.bench.rounds import Side
 from tools.bench.store import Reader, timed, timed_on_processor
 
@@ -70,6 +70,10 @@ async def _verify(place: Place) -> AsyncIterator[list[Side]]:
                 await store.fill(events)
                 sides.append(rate(CHECK_PAGES, events, partial(_check_pages, store.log, events)))
                 sides.append(rate(OURS, events, partial(_verify_all, store.log, events)))
+            if peer.name == BARE:
+                bare = await place.enter(opened, peer)
+                await bare.fill(events)
+                sides.append(rate(BARE, events, partial(timed_on_processor, bare.load)))
         yield sides
 
 

@@ -14,10 +14,12 @@ import msgspec
 
 from tools.bench.store import OpenStore
 
-__all__ = ["OURS", "PEERS", "RAW", "Peer", "find"]
+__all__ = ["BARE", "OURS", "PEERS", "RAW", "Peer", "find"]
 
 OURS: Final = "eventlog"
 RAW: Final = "sqlite3"
+BARE: Final = "bare engine"
+"""What Python, SQLite and this machine allow an engine of this kind: see its module."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +57,7 @@ def _peer(
 PEERS: Final[tuple[Peer, ...]] = (
     _peer(OURS, "ours", "open_store", None, is_reader=True),
     _peer(RAW, "raw_sqlite", "open_store", None),
+    _peer(BARE, "bare_engine", "open_store", None, is_reader=True),
     _peer("langgraph", "langgraph_saver", "open_store", "langgraph-checkpoint-sqlite", 0.2),
     _peer("eventsourcing", "eventsourcing_recorder", "open_store", "eventsourcing", is_reader=True),
     _peer("dbos", "dbos_steps", "open_as_it_comes", "dbos", 0.1),

@@ -1,7 +1,8 @@
 """DBOS on SQLite: one event is one step of a workflow. It runs in a process of its own (`dbos_child.py`).
 
 DBOS 3.4 does not start on the SQLite that many systems have, so its process uses that of pysqlite3; and a process
-holds only one SQLite library. It is the round that interleaves: the child waits while others are measured.
+holds only one SQLite library. It is the round that interleaves: the child is stopped while others are measured, or
+its polling would take the second processor from them.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +23,8 @@ from tools.bench.store import Settings
 __all__ = ["DbosSteps", "open_as_it_comes", "open_in_wal"]
 
 _MODULE: Final = "tools.bench.peers.dbos_child"
+_SETTLE_S: Final = 0.2
+"""For what it missed while it was stopped."""
 
 
 class DbosSteps:
@@ -42,11 +46,14 @@ class DbosSteps:
     async def _ask(self, question: dict[str, Any]) -> Any:
         reader, writer = self._child.stdout, self._child.stdin
         assert reader is not None and writer is not None, "the child was started with pipes"
+        self._child.send_signal(signal.SIGCONT)
+        await asyncio.sleep(_SETTLE_S)
         writer.write(json.dumps(question).encode() + b"\n")
         await writer.drain()
         line = await reader.readline()
         if not line:
             raise RuntimeError(f"the DBOS child ended with status {await self._child.wait()}")
+        self._child.send_signal(signal.SIGSTOP)
         return json.loads(line)
 
 
@@ -73,5 +80,7 @@ async def _started(folder: Path, journal_mode: str) -> AsyncIterator[DbosSteps]:
         yield DbosSteps(child)
     finally:
         assert child.stdin is not None
+        with suppress(ProcessLookupError):
+            child.send_signal(signal.SIGCONT)
         child.stdin.close()
         await child.wait()
