@@ -26,7 +26,7 @@ from tools.bench.durability import BEGIN, CONTROL, END, count_syncs, syncs_in
 from tools.bench.goals import GOALS, Goal, rate, rate_all
 from tools.bench.machine import Machine
 from tools.bench.payloads import BODIES, DICTS, MEAN_BYTES, STEPS, StepRecorded, taken
-from tools.bench.peers import OURS, PEERS, RAW, find
+from tools.bench.peers import BARE, OURS, PEERS, RAW, find
 from tools.bench.program import main, measure
 from tools.bench.ratios import paired_ratio, spread
 from tools.bench.report import Report
@@ -170,6 +170,19 @@ def test_a_report_names_no_place(report: Report) -> None:
     text = msgspec.json.encode(report).decode() + reports.as_text(report)
     assert not re.search(r"(?<![\w.])/[a-z]+/", text)
     assert platform.node() not in text.split()
+
+
+def test_the_readme_holds_the_published_run_as_it_is_printed() -> None:
+    printed = reports.as_markdown(reports.load(ROOT / "tools" / "bench" / "published.json"))
+    assert printed in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_goal_shows_what_the_bare_engine_reached_in_the_same_rounds() -> None:
+    goal = Goal(number="1", text="", case="c", side=OURS, over="theirs", bound=3)
+    rating = rate(goal, {OURS: [10, 20, 30], BARE: [20, 20, 60], "theirs": [10, 10, 10]})
+    assert rating is not None and (rating.value, rating.bare) == (2, 2)
+    rating = rate(goal, {OURS: [10, 20, 30], "theirs": [10, 10, 10]})
+    assert rating is not None and rating.bare is None
 
 
 def test_the_readme_table_is_printed_from_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

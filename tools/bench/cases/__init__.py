@@ -7,6 +7,7 @@ from typing import Final
 from tools.bench.cases.appends import APPEND_1, APPEND_100, APPEND_1000, BATCHES
 from tools.bench.cases.case import Case, Place
 from tools.bench.cases.history import HISTORY
+from tools.bench.cases.limits import LIMITS
 from tools.bench.cases.processes import PROCESSES
 from tools.bench.cases.reads import FEED, LOAD, VERIFY
 from tools.bench.cases.rebuild import REBUILD
@@ -16,6 +17,7 @@ from tools.bench.cases.size import SIZE
 __all__ = ["CASES", "Case", "Place"]
 
 CASES: Final[tuple[Case, ...]] = (
+    LIMITS,
     APPEND_1,
     APPEND_100,
     APPEND_1000,
