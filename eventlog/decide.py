@@ -17,6 +17,9 @@ from eventlog.events import (
     ActionReplayed,
     ApprovalRecorded,
     CheckpointSaved,
+    CompensationStarted,
+    OutcomeReconciled,
+    OutcomeUnknown,
     Owner,
     ProposalRecorded,
     ProposalRejected,
@@ -30,15 +33,19 @@ from eventlog.events import (
 )
 from eventlog.plain import check_id, check_text
 from eventlog.proposal import Proposal, canonical_args, canonical_bytes, hash_of, request_id_for
-from eventlog.run import Run, Status
+from eventlog.run import Intent, Run, Status
 
 __all__ = [
     "Accepted",
     "Refusal",
     "Replay",
+    "begin_compensation",
     "begin_effect",
     "check_run_id",
+    "claim",
     "compare_view",
+    "compensate",
+    "reconcile",
     "record_decision",
     "refuse_resume",
     "require_run",
@@ -48,6 +55,8 @@ __all__ = [
 ]
 
 DECISIONS: Final = ("approve", "reject")
+_HAPPENED: Final = frozenset({"action_executed", "action_recovered", "compensation_executed"})
+VERDICTS: Final = ("executed", "not_executed", "abandoned")
 MAX_SUPPLIED: Final = 1024
 _MAX_VIEWED: Final = 4096
 
@@ -66,7 +75,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """The run is completed; append `event` and do nothing else."""
+    """The run has ended, and how is stored in it; append `event` and do nothing else."""
 
     event: ActionReplayed
 
@@ -149,6 +158,11 @@ def resume(run: Run, output: str | None) -> Accepted | Refusal | Replay:
             return refuse_resume(run, "approval_required", f"nobody has approved run {run.run_id!r} yet")
         case Status.COMPLETED:
             return Replay(ActionReplayed(reason="already_completed"))
+        case Status.FAILED if run.failure is not None:
+            return Replay(ActionReplayed(reason="already_failed"))
+        case Status.OUTCOME_UNKNOWN if run.compensation is not None:
+            undoing = f"undoing by {run.compensation.action!r} the effect of run {run.run_id!r}"
+            return refuse_resume(run, "outcome_unknown", f"{undoing} may have happened")
         case Status.APPROVED | Status.OUTCOME_UNKNOWN:
             return _compare_frozen(run, output)
         case other:
@@ -156,25 +170,118 @@ def resume(run: Run, output: str | None) -> Accepted | Refusal | Replay:
             return refuse_resume(run, "cannot_resume", message, subject=other.value)
 
 
-def begin_effect(run: Run, *, op_key: str, owner: Owner, deadline_us: int, takes_over: bool) -> tuple[RunEvent, ...]:
+def begin_effect(
+    run: Run, *, op_key: str, owner: Owner, deadline_us: int, key_until_us: int | None, claims: RunClaimed | None
+) -> tuple[RunEvent, ...]:
     """Return the events that make the intent durable: a claim first if another resumer held the run.
 
     The epoch of a claim is its own version, so this is valid only when appended at exactly `run.version`.
     """
-    epoch = run.version + 1 if takes_over else run.epoch
     proposal = _proposal(run)
-    claim = (RunClaimed(epoch=epoch, owner=owner, deadline_us=deadline_us),) if takes_over else ()
     return (
-        *claim,
+        *((claims,) if claims is not None else ()),
         ProposalVerified(phase="resume", proposal_hash=proposal.hash),
         ResumeStarted(
             op_key=op_key,
             attempt=run.attempts + 1,
-            epoch=epoch,
+            epoch=claims.epoch if claims is not None else run.epoch,
             owner=owner,
             deadline_us=deadline_us,
             approval_hash=run.approval_hash or "",
             input_hash=proposal.hash,
+            key_until_us=key_until_us,
+        ),
+    )
+
+
+def claim(run: Run, *, owner: Owner, deadline_us: int, is_stray: bool) -> RunClaimed:
+    """Return the claim of another resumer; valid only when appended at exactly `run.version`."""
+    return RunClaimed(epoch=run.version + 1, owner=owner, deadline_us=deadline_us, is_stray=is_stray)
+
+
+def reconcile(
+    run: Run, verdict: str, evidence: str, *, actor_source: str, result: Any = None, claims: RunClaimed | None = None
+) -> Accepted | Refusal:
+    """Settle an outcome that nobody knows, by what a person has found out.
+
+    `claims` fences a resumer that has ended without a result and has not been found out yet: its outcome is unknown
+    too. Raises InvalidInput (`invalid_verdict`, `invalid_argument`, `invalid_text`, `payload_too_large`).
+    """
+    require_run(run)
+    _check_verdict(verdict, evidence, result)
+    action, key, intent = _action_at_stake(run)
+    if run.status is not Status.OUTCOME_UNKNOWN and (claims is None or intent is None):
+        message = f"the outcome of run {run.run_id!r} is not unknown: it is {run.status.value}"
+        return _refuse_transition(run, "outcome_not_unknown", f"reconcile:{verdict}", message)
+    if verdict == "not_executed" and _is_known_to_have_happened(run, key):
+        message = f"a resumer of run {run.run_id!r} that came late has reported that the effect happened"
+        return _refuse_transition(run, "verdict_contradicted", f"reconcile:{verdict}", message)
+    ended = "the attempt ended without a result"
+    fence = (claims, OutcomeUnknown(action=action, op_key=key, why=ended)) if claims is not None else ()
+    settled = OutcomeReconciled(
+        action=action,
+        op_key=key,
+        verdict=verdict,
+        status=_status_after(run, verdict),
+        evidence=evidence,
+        actor_source=actor_source,
+        result=result,
+    )
+    return Accepted((*fence, settled))
+
+
+def compensate(run: Run, undoing: str | None, reason: str | None = None) -> Refusal | None:
+    """Decide whether the run's effect may be undone by the action `undoing`; None if it may.
+
+    Raises InvalidInput (`invalid_text`, `payload_too_large`) for a reason that could not be recorded.
+    """
+    require_run(run)
+    _check_supplied("reason", reason or "")
+    is_unknown = run.status is Status.OUTCOME_UNKNOWN and run.compensation is not None
+    if not is_unknown and (run.status is not Status.COMPLETED or not run.executed):
+        why = f"run {run.run_id!r} has nothing to undo: it is {run.status.value}"
+    elif undoing is None:
+        why = f"the action {_proposal(run).action!r} names no action that undoes it"
+    elif run.compensation is not None and run.compensation.is_settled:
+        why = f"undoing the effect of run {run.run_id!r} has been given up"
+    elif run.compensation is not None and run.compensation.action != undoing:
+        why = f"undoing run {run.run_id!r} has begun with {run.compensation.action!r}, not {undoing!r}"
+    elif run.not_stored is not None:
+        why = f"the log does not hold what the effect of run {run.run_id!r} returned: {run.not_stored}"
+    else:
+        frozen = _compare_frozen(run, None)
+        return (
+            frozen if isinstance(frozen, Refusal) else None
+        )  # of an unknown outcome, whether its receiver can be asked is the runtime's to know
+    return _refuse_transition(run, "cannot_compensate", "compensate", why)
+
+
+def begin_compensation(
+    run: Run,
+    undoing: str,
+    *,
+    op_key: str,
+    owner: Owner,
+    deadline_us: int,
+    key_until_us: int | None,
+    claims: RunClaimed | None,
+    reason: str | None,
+) -> tuple[RunEvent, ...]:
+    """Return the events that make the intent to undo the effect durable; valid as those of `begin_effect`."""
+    attempts = run.compensation.attempts if run.compensation is not None else 0
+    return (
+        *((claims,) if claims is not None else ()),
+        CompensationStarted(
+            action=undoing,
+            op_key=op_key,
+            compensates=run.op_key or "",
+            attempt=attempts + 1,
+            epoch=claims.epoch if claims is not None else run.epoch,
+            owner=owner,
+            deadline_us=deadline_us,
+            input_hash=_proposal(run).hash,
+            reason=reason,
+            key_until_us=key_until_us,
         ),
     )
 
@@ -246,10 +353,54 @@ def _compare_frozen(run: Run, output: str | None) -> Accepted | Refusal:
 def _check_decision(decision: str, supplied_hash: str, reason: str | None) -> None:
     if decision not in DECISIONS:
         raise InvalidInput("invalid_decision", f"a decision is approve or reject, not {decision!r:.80}")
-    for name, text in (("proposal_hash", supplied_hash), ("reason", reason or "")):
-        check_text(text, f"$.{name}")
-        if len(text) > MAX_SUPPLIED:
-            raise InvalidInput("payload_too_large", f"more than {MAX_SUPPLIED} characters", path=f"$.{name}")
+    _check_supplied("proposal_hash", supplied_hash)
+    _check_supplied("reason", reason or "")
+
+
+def _check_supplied(name: str, text: str) -> None:
+    check_text(text, f"$.{name}")
+    if len(text) > MAX_SUPPLIED:
+        raise InvalidInput("payload_too_large", f"more than {MAX_SUPPLIED} characters", path=f"$.{name}")
+
+
+def _check_verdict(verdict: str, evidence: object, result: Any) -> None:
+    if verdict not in VERDICTS:
+        raise InvalidInput("invalid_verdict", f"a verdict is one of {', '.join(VERDICTS)}, not {verdict!r:.80}")
+    if not isinstance(evidence, str) or not evidence.strip():
+        raise InvalidInput("invalid_argument", "a verdict needs evidence: say how it was found out")
+    _check_supplied("evidence", evidence)
+    if result is not None and verdict != "executed":
+        raise InvalidInput("invalid_argument", f"only an executed effect has a result, not one that was {verdict}")
+
+
+def _action_at_stake(run: Run) -> tuple[str, str, Intent | None]:
+    """Return action, op_key and open intent of what is under way or unknown: the effect, or its undoing."""
+    if run.compensation is not None:
+        return run.compensation.action, run.compensation.op_key, run.compensation.intent
+    return _proposal(run).action, run.op_key or "", run.intent
+
+
+def _is_known_to_have_happened(run: Run, key: str) -> bool:
+    late = run.late
+    return late is not None and late.op_key == key and late.rejected in _HAPPENED
+
+
+def _status_after(run: Run, verdict: str) -> Status:
+    if run.compensation is not None:
+        return Status.COMPENSATED if verdict == "executed" else Status.COMPLETED
+    return {"executed": Status.COMPLETED, "not_executed": Status.APPROVED}.get(verdict, Status.CANCELLED)
+
+
+def _refuse_transition(run: Run, code: str, attempted: str, message: str) -> Refusal:
+    return Refusal(
+        TransitionRejected(
+            reason=code,
+            attempted_decision=attempted,
+            current_status=run.status.value,
+            existing_approval=run.approval,
+        ),
+        Refused(code, message, run_id=run.run_id, status=run.status.value),
+    )
 
 
 def _not_pending(run: Run, decision: str, supplied_hash: str) -> Refusal:

@@ -106,7 +106,27 @@ CODES: Final[Mapping[str, Explanation]] = {
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
     "outcome_unknown": Explanation(
         "An earlier attempt may or may not have happened, and nobody can tell automatically.",
-        "Look at the target; nothing is retried by itself.",
+        "Look at the target, and settle it with `eventlog reconcile RUN`; nothing is retried by itself.",
+    ),
+    "outcome_not_unknown": Explanation(
+        "Only a run whose outcome is unknown can be reconciled.", "See its state with `eventlog runs show RUN`."
+    ),
+    "idempotency_conflict": Explanation(
+        "The receiver says that it knows this op_key with another payload, so what was done under it is unknown.",
+        "Look at the receiver, and settle it with `eventlog reconcile RUN`.",
+    ),
+    "verdict_contradicted": Explanation(
+        "The log holds the report of a resumer that came late: its effect happened. `not_executed` would do it again.",
+        "Read the report with `eventlog runs show RUN`, and give the verdict `executed`.",
+    ),
+    "invalid_verdict": Explanation(
+        "A verdict is `executed`, `not_executed` or `abandoned`.", "Use one of the three words."
+    ),
+    "cannot_compensate": Explanation(
+        "The run has no executed effect that its action can undo.", "See its state with `eventlog runs show RUN`."
+    ),
+    "transaction_unsupported": Explanation(
+        "This log has no database of its own in which an effect could be recorded.", "Use a log in an SQLite file."
     ),
     "action_failed": Explanation(
         "The effect definitely did not happen; the run stays approved.", "Clear the cause and resume."
@@ -125,6 +145,26 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "invalid_arguments": Explanation(
         "The approved arguments are not what the action takes.", "Propose again with the arguments the action names."
+    ),
+    "url_not_allowed": Explanation(
+        "The URL is outside what this action may send to, or could be read in two ways; nothing was sent.",
+        "Propose a URL at or below one that the action allows.",
+    ),
+    "redirect_refused": Explanation(
+        "The receiver wants the request to be made at another URL, and the action may not follow there.",
+        "Check where it leads, and propose that URL in another run.",
+    ),
+    "request_refused": Explanation(
+        "The receiver answered that it refuses the request; it did nothing.",
+        "Read its answer in the details; clear the cause and resume, or start another run if it is final.",
+    ),
+    "secret_unknown": Explanation(
+        "The secret that the proposal names is not known to this program, or is no text; nothing was sent.",
+        "Give the action a secret of that name, and resume.",
+    ),
+    "target_not_keyed": Explanation(
+        "The table cannot refuse a second row: it has no unique index on the op_key alone, or it changes the row.",
+        "Give the key column a unique index of its own, let no trigger change the row, and resume.",
     ),
     # ── conflicts: read again, decide again ──────────────────────────────────────────────────────────────────────────
     "version_conflict": Explanation(
@@ -271,10 +311,19 @@ class ActionConflict(Refused):
 
 
 class ActionFailed(Refused):
-    """The effect definitely did not happen, with proof; the run stays approved.
+    """The effect definitely did not happen, with proof; the run stays approved unless the failure `is_final`.
 
-    An action may use a code of its own here, as `card_declined`; its hint is then that of `action_failed`.
+    An action may use a code of its own here, as `card_declined`; its hint is then that of `action_failed`. A failure is
+    final if no attempt can do better; it is stored, and every later resume gets it again. It `covers_earlier` attempts
+    if it proves of them too that they did nothing.
     """
+
+    def __init__(
+        self, code: str, message: str, /, *, is_final: bool = False, covers_earlier: bool = False, **details: Any
+    ) -> None:
+        self.is_final: Final = is_final
+        self.covers_earlier: Final = covers_earlier
+        super().__init__(code, message, **details)
 
     @classmethod
     def _explanation(cls, code: str) -> Explanation:
@@ -282,12 +331,15 @@ class ActionFailed(Refused):
 
 
 class OutcomeUnknown(Refused):
-    """An effect has begun and nobody can tell automatically whether it happened (`outcome_unknown`)."""
+    """An effect has begun and nobody can tell automatically whether it happened (`outcome_unknown`).
 
-    def __init__(self, run_id: str, why: str) -> None:
-        super().__init__(
-            "outcome_unknown", f"the effect of run {run_id!r} may have happened: {why}", run_id=run_id, why=why
-        )
+    `undoing` is the name of the action, if it is the one that undoes the run's effect.
+    """
+
+    def __init__(self, run_id: str, why: str, *, undoing: str | None = None) -> None:
+        what = "the effect of" if undoing is None else f"undoing by {undoing!r} the effect of"
+        message = f"{what} run {run_id!r} may have happened: {why}"
+        super().__init__("outcome_unknown", message, run_id=run_id, why=why, undoing=undoing)
 
 
 class EventTypeUnknown(Refused):

@@ -29,12 +29,17 @@ __all__ = [
     "ApprovalRecorded",
     "BarrierRecorded",
     "CheckpointSaved",
+    "CompensationExecuted",
+    "CompensationFailed",
+    "CompensationStarted",
     "Failure",
+    "OutcomeReconciled",
     "OutcomeUnknown",
     "Owner",
     "ProposalRecorded",
     "ProposalRejected",
     "ProposalVerified",
+    "ResultRejected",
     "ResumeRejected",
     "ResumeStarted",
     "RunClaimed",
@@ -54,7 +59,7 @@ def run_stream(run_id: str) -> str:
 
 
 class Status(StrEnum):
-    """Where a run is; spelled as people read it. A run of one action knows the first five."""
+    """Where a run is; spelled as people read it."""
 
     WAITING_FOR_USER = "WAITING_FOR_USER"
     APPROVED = "APPROVED"
@@ -66,6 +71,7 @@ class Status(StrEnum):
     EXPIRED = "EXPIRED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    COMPENSATED = "COMPENSATED"
 
 
 class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -92,10 +98,14 @@ class Waiting(_Fact, frozen=True, kw_only=True):
 
 
 class Failure(_Fact, frozen=True, kw_only=True):
-    """Why an effect definitely did not happen: a code of `errors.CODES` and a sentence."""
+    """Why an effect definitely did not happen: a code of `errors.CODES` and a sentence.
+
+    `details` are the facts that the action gave, as the answer of the receiver that refused it.
+    """
 
     code: str
     message: str
+    details: Any = None
 
 
 class CheckpointSaved(_Fact, frozen=True, kw_only=True):
@@ -179,7 +189,10 @@ class ResumeRejected(_Fact, frozen=True, kw_only=True):
 
 
 class ResumeStarted(_Fact, frozen=True, kw_only=True):
-    """The intent: from here on the effect may have happened. It also spends the approval."""
+    """The intent: from here on the effect may have happened. It also spends the approval.
+
+    `key_until_us` is until when the receiver knows the op_key, counted from the first intent; absent if it need not.
+    """
 
     op_key: str
     attempt: int
@@ -188,36 +201,48 @@ class ResumeStarted(_Fact, frozen=True, kw_only=True):
     deadline_us: int
     approval_hash: str
     input_hash: str
+    key_until_us: int | None = None
 
 
 class ActionExecuted(_Fact, frozen=True, kw_only=True):
-    """The effect was done by this attempt."""
+    """The effect was done by this attempt. `not_stored` says why the log does not hold its result, if it cannot."""
 
     action: str
     op_key: str
     result: Any = None
+    not_stored: str | None = None
 
 
 class ActionRecovered(_Fact, frozen=True, kw_only=True):
-    """The effect had been done by an earlier attempt; that was proved, and it was not repeated."""
+    """The effect had been done by an earlier attempt; that was proved, and it was not repeated.
+
+    `result` is what the first attempt would have returned, where the receiver keeps it. `not_stored` as in
+    `ActionExecuted`, of both.
+    """
 
     action: str
     op_key: str
     evidence: Any = None
+    result: Any = None
+    not_stored: str | None = None
 
 
 class ActionReplayed(_Fact, frozen=True, kw_only=True):
-    """A completed run was resumed again; nothing was done."""
+    """A run that has ended was resumed again; nothing was done. `already_completed` or `already_failed`."""
 
     reason: str
 
 
 class ActionConflict(_Fact, frozen=True, kw_only=True):
-    """The target holds something else. Contents are text cut to a few kilobytes, or absent where they are no text."""
+    """The target holds something else. Contents are text cut to a few kilobytes, or absent where they are no text.
+
+    `code` is `idempotency_conflict` where the receiver knows this op_key with another payload.
+    """
 
     action: str
     op_key: str
     reason: str
+    code: str = "output_conflict"
     expected_content_hash: str | None = None
     existing_content_hash: str | None = None
     expected_content: str | None = None
@@ -225,11 +250,12 @@ class ActionConflict(_Fact, frozen=True, kw_only=True):
 
 
 class ActionFailed(_Fact, frozen=True, kw_only=True):
-    """The effect definitely did not happen."""
+    """The effect definitely did not happen. If `is_final`, no attempt can do better, and the run has failed."""
 
     action: str
     op_key: str
     error: Failure
+    is_final: bool = False
 
 
 class OutcomeUnknown(_Fact, frozen=True, kw_only=True):
@@ -240,12 +266,83 @@ class OutcomeUnknown(_Fact, frozen=True, kw_only=True):
     why: str
 
 
+class ResultRejected(_Fact, frozen=True, kw_only=True):
+    """A resumer that no longer held the run came with the result of its effect. It changes nothing, and is evidence.
+
+    `rejected` is the type of the event that it would have been, `result` what that would have said; `epoch` is the one
+    under which the resumer held the run.
+    """
+
+    reason: str
+    rejected: str
+    op_key: str
+    epoch: int
+    attempt: int
+    result: Any = None
+
+
+class OutcomeReconciled(_Fact, frozen=True, kw_only=True):
+    """A person settled what nobody else could. The actor is in the envelope.
+
+    `verdict` is `executed` (with its `result`), `not_executed` (it may be tried again, under the same op_key) or
+    `abandoned` (it will never be known, and nothing more is done). `status` is where that leaves the run.
+    """
+
+    action: str
+    op_key: str
+    verdict: str
+    status: Status
+    evidence: str
+    actor_source: str
+    result: Any = None
+
+
+class CompensationStarted(_Fact, frozen=True, kw_only=True):
+    """The intent to undo an effect by another one. `compensates` is the op_key of the effect, `op_key` its own."""
+
+    action: str
+    op_key: str
+    compensates: str
+    attempt: int
+    epoch: int
+    owner: Owner
+    deadline_us: int
+    input_hash: str
+    reason: str | None = None
+    key_until_us: int | None = None
+
+
+class CompensationExecuted(_Fact, frozen=True, kw_only=True):
+    """The effect `compensates` is undone. With `evidence` that had been done by an earlier attempt."""
+
+    action: str
+    op_key: str
+    compensates: str
+    result: Any = None
+    evidence: Any = None
+    not_stored: str | None = None
+
+
+class CompensationFailed(_Fact, frozen=True, kw_only=True):
+    """The effect `compensates` is definitely not undone: the attempt failed, or its target holds something else."""
+
+    action: str
+    op_key: str
+    compensates: str
+    error: Failure
+    is_final: bool = False
+
+
 class RunClaimed(_Fact, frozen=True, kw_only=True):
-    """Another resumer takes the run over. `epoch` is this event's own version; earlier epochs are fenced by it."""
+    """Another resumer takes the run over. `epoch` is this event's own version; earlier epochs are fenced by it.
+
+    `is_stray`: the resumer that is fenced was not proved dead, only late, and may still be at work.
+    """
 
     epoch: int
     owner: Owner
     deadline_us: int
+    is_stray: bool = False
 
 
 class BarrierRecorded(_Fact, frozen=True, kw_only=True):
@@ -269,6 +366,11 @@ RunEvent = (
     | ActionConflict
     | ActionFailed
     | OutcomeUnknown
+    | ResultRejected
+    | OutcomeReconciled
+    | CompensationStarted
+    | CompensationExecuted
+    | CompensationFailed
     | RunClaimed
 )
 
@@ -285,10 +387,15 @@ RUN_EVENTS: Final[Mapping[str, type[RunEvent]]] = {
     "action_replayed": ActionReplayed,
     "approval_recorded": ApprovalRecorded,
     "checkpoint_saved": CheckpointSaved,
+    "compensation_executed": CompensationExecuted,
+    "compensation_failed": CompensationFailed,
+    "compensation_started": CompensationStarted,
+    "outcome_reconciled": OutcomeReconciled,
     "outcome_unknown": OutcomeUnknown,
     "proposal_recorded": ProposalRecorded,
     "proposal_rejected": ProposalRejected,
     "proposal_verified": ProposalVerified,
+    "result_rejected": ResultRejected,
     "resume_rejected": ResumeRejected,
     "resume_started": ResumeStarted,
     "run_claimed": RunClaimed,

@@ -2,15 +2,19 @@
 
     WAITING_FOR_USER ──approve──▶ APPROVED ──effect──▶ COMPLETED
            └────────reject──────▶ REJECTED
-                                   APPROVED ──nobody can tell──▶ OUTCOME_UNKNOWN
+                                   APPROVED ──nobody can tell──▶ OUTCOME_UNKNOWN ──a person settles it──▶ …
+                                   APPROVED ──refused for good─▶ FAILED
+                                                                 COMPLETED ──undone──▶ COMPENSATED
 
-A conflict or a definite failure leaves a run APPROVED: clear the cause and resume.
+A conflict or a definite failure leaves a run APPROVED: clear the cause and resume. An `idempotency_conflict` does not:
+somebody has used the op_key, and what that did is unknown. A person settles an unknown outcome
+as COMPLETED, APPROVED (it may be tried again) or CANCELLED (given up).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -24,11 +28,17 @@ from eventlog.events import (
     ActionReplayed,
     ApprovalRecorded,
     CheckpointSaved,
+    CompensationExecuted,
+    CompensationFailed,
+    CompensationStarted,
+    Failure,
+    OutcomeReconciled,
     OutcomeUnknown,
     Owner,
     ProposalRecorded,
     ProposalRejected,
     ProposalVerified,
+    ResultRejected,
     ResumeRejected,
     ResumeStarted,
     RunClaimed,
@@ -40,7 +50,7 @@ from eventlog.events import (
 from eventlog.log import RecordedEvent
 from eventlog.proposal import Proposal
 
-__all__ = ["Intent", "Run", "Status", "evolve", "fold_run"]
+__all__ = ["Compensation", "Intent", "Run", "Status", "evolve", "fold_run"]
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +61,22 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     owner: Owner
     deadline_us: int
+
+
+class Compensation(msgspec.Struct, frozen=True, kw_only=True):
+    """The undoing of the run's effect: under way, failed, unknown or done.
+
+    `is_settled` once nothing more will be tried.
+    """
+
+    action: str
+    op_key: str
+    attempts: int
+    key_until_us: int | None = None
+    intent: Intent | None = None
+    is_settled: bool = False
+    result: Any = None
+    """What undoing the effect returned, or what a person says it did."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,9 +104,33 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     op_key: str | None = None
     """The identity of the effect, as the last intent recorded it."""
+    key_until_us: int | None = None
+    """Until when the receiver knows the op_key, where it knows it only for a time."""
     intent: Intent | None = None
+    strays: tuple[Owner, ...] = ()
+    """Earlier resumers that were overruled without proof that they are dead: they may still be at work."""
+    result: Any = None
+    """What the effect returned, or what a person says it did."""
+    failure: Failure | None = None
+    """Why the effect will never happen, if that is final."""
+    not_stored: str | None = None
+    """Why the log does not hold what the effect returned, if it could not."""
+    unknown: str | None = None
+    """Why nobody knows what became of the effect, while that is so."""
+    unknown_since_us: int = 0
+    """When that was recorded first, since the last attempt."""
+    compensation: Compensation | None = None
+    problem: Failure | None = None
+    """Why the last attempt came to nothing, until another begins."""
+    late: ResultRejected | None = None
+    """What a resumer that no longer held the run said in the end of its effect."""
     recorded_at_us: int = 0
     """When the last event was recorded."""
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether some earlier resumer may still be at work."""
+        return bool(self.strays)
 
 
 def fold_run(run_id: str, events: Iterable[RecordedEvent]) -> Run:
@@ -93,7 +143,10 @@ def fold_run(run_id: str, events: Iterable[RecordedEvent]) -> Run:
     for event in events:
         if not event.is_known:
             raise EventTypeUnknown(event.stream, event.version, event.type)
-        run = replace(evolve(run, event.data), version=event.version, recorded_at_us=event.recorded_at_us)
+        before, at_us = run, event.recorded_at_us
+        run = replace(evolve(run, event.data), version=event.version, recorded_at_us=at_us)
+        if run.unknown is not None and before.unknown is None:
+            run = replace(run, unknown_since_us=at_us)
     return run
 
 
@@ -108,16 +161,32 @@ def evolve(run: Run, event: RunEvent) -> Run:
             return _decided(run, event)
         case ResumeStarted():
             return _begun(run, event)
-        case RunClaimed(epoch=epoch):
-            return replace(run, epoch=epoch)
+        case RunClaimed():
+            return _claimed(run, event)
         case ActionExecuted() | ActionRecovered():
-            return replace(run, status=Status.COMPLETED, executed=True, intent=None)
-        case ActionConflict() | ActionFailed():
-            return replace(run, status=Status.APPROVED, intent=None)
+            return _done(run, event)
+        case ActionFailed(is_final=True, error=error):
+            return replace(run, status=Status.FAILED, intent=None, unknown=None, failure=error)
+        case ActionFailed(error=error):
+            return replace(run, status=Status.APPROVED, intent=None, unknown=None, problem=error)
+        case ActionConflict():
+            return _conflicted(run, event)
         case OutcomeUnknown():
-            return replace(run, status=Status.OUTCOME_UNKNOWN, intent=None)
+            return _unknown(run, event)
+        case OutcomeReconciled():
+            return _reconciled(run, event)
+        case CompensationStarted():
+            return _compensating(run, event)
+        case CompensationExecuted(result=result):
+            undone = _at_rest(run, is_settled=True, result=result)
+            return replace(run, status=Status.COMPENSATED, unknown=None, compensation=undone)
+        case CompensationFailed(is_final=is_final, error=error):
+            run = replace(run, status=Status.COMPLETED, unknown=None, problem=error)
+            return replace(run, compensation=_at_rest(run, is_settled=is_final))
         case ProposalVerified() | ProposalRejected() | TransitionRejected() | ResumeRejected() | ActionReplayed():
             return run
+        case ResultRejected():
+            return replace(run, late=event)
         case _:
             assert_never(event)
 
@@ -143,12 +212,96 @@ def _proposed(run: Run, event: ProposalRecorded) -> Run:
     )
 
 
+def _done(run: Run, event: ActionExecuted | ActionRecovered) -> Run:
+    return replace(
+        run,
+        status=Status.COMPLETED,
+        executed=True,
+        intent=None,
+        unknown=None,
+        result=event.result,
+        not_stored=event.not_stored,
+    )
+
+
+def _conflicted(run: Run, event: ActionConflict) -> Run:
+    """A target that holds something else can be cleared. Of a key that was used otherwise nobody knows what it did."""
+    run = replace(run, intent=None, problem=Failure(code=event.code, message=event.reason))
+    if event.code == "idempotency_conflict":
+        return replace(run, status=Status.OUTCOME_UNKNOWN, unknown=event.reason)
+    return replace(run, status=Status.APPROVED, unknown=None)
+
+
 def _begun(run: Run, event: ResumeStarted) -> Run:
-    intent = Intent(
+    return replace(
+        run,
+        problem=None,
+        intent=_intent(event),
+        attempts=event.attempt,
+        op_key=event.op_key,
+        key_until_us=event.key_until_us,
+        status=Status.APPROVED,
+        unknown=None,
+    )
+
+
+def _intent(event: ResumeStarted | CompensationStarted) -> Intent:
+    return Intent(
         op_key=event.op_key,
         attempt=event.attempt,
         epoch=event.epoch,
         owner=event.owner,
         deadline_us=event.deadline_us,
     )
-    return replace(run, intent=intent, attempts=event.attempt, op_key=event.op_key, status=Status.APPROVED)
+
+
+def _claimed(run: Run, event: RunClaimed) -> Run:
+    """The claim's owner answers for the open intent from now on."""
+    intent = run.intent if run.compensation is None else run.compensation.intent
+    overruled = (intent.owner,) if event.is_stray and intent is not None else ()
+    run = replace(run, epoch=event.epoch, strays=(*run.strays, *overruled))
+    if run.intent is not None:
+        return replace(run, intent=_handed_over(run.intent, event))
+    if run.compensation is not None and run.compensation.intent is not None:
+        return replace(run, compensation=replace(run.compensation, intent=_handed_over(run.compensation.intent, event)))
+    return run
+
+
+def _handed_over(intent: Intent, event: RunClaimed) -> Intent:
+    return replace(intent, epoch=event.epoch, owner=event.owner, deadline_us=event.deadline_us)
+
+
+def _unknown(run: Run, event: OutcomeUnknown) -> Run:
+    run = replace(run, status=Status.OUTCOME_UNKNOWN, unknown=event.why)
+    if _is_compensation(run, event.op_key):
+        return replace(run, compensation=_at_rest(run))
+    return replace(run, intent=None)
+
+
+def _reconciled(run: Run, event: OutcomeReconciled) -> Run:
+    run = replace(run, unknown=None, status=event.status)
+    if _is_compensation(run, event.op_key):
+        is_settled = event.verdict != "not_executed"
+        return replace(run, compensation=_at_rest(run, is_settled=is_settled, result=event.result))
+    if event.verdict == "executed":
+        return replace(run, executed=True, intent=None, result=event.result)
+    return replace(run, intent=None)
+
+
+def _compensating(run: Run, event: CompensationStarted) -> Run:
+    compensation = Compensation(
+        action=event.action,
+        op_key=event.op_key,
+        attempts=event.attempt,
+        key_until_us=event.key_until_us,
+        intent=_intent(event),
+    )
+    return replace(run, status=Status.COMPLETED, unknown=None, problem=None, compensation=compensation)
+
+
+def _is_compensation(run: Run, key: str) -> bool:
+    return run.compensation is not None and run.compensation.op_key == key
+
+
+def _at_rest(run: Run, *, is_settled: bool = False, result: Any = None) -> Compensation | None:
+    return run.compensation and replace(run.compensation, intent=None, is_settled=is_settled, result=result)

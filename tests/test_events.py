@@ -22,12 +22,17 @@ from eventlog.events import (
     ApprovalRecorded,
     BarrierRecorded,
     CheckpointSaved,
+    CompensationExecuted,
+    CompensationFailed,
+    CompensationStarted,
     Failure,
+    OutcomeReconciled,
     OutcomeUnknown,
     Owner,
     ProposalRecorded,
     ProposalRejected,
     ProposalVerified,
+    ResultRejected,
     ResumeRejected,
     ResumeStarted,
     RunClaimed,
@@ -142,15 +147,50 @@ RELEASED: list[tuple[str, msgspec.Struct, str]] = [
         '"input_hash":"i"}',
     ),
     (
+        "resume_started",
+        ResumeStarted(
+            op_key="k",
+            attempt=2,
+            epoch=7,
+            owner=OWNER,
+            deadline_us=7,
+            approval_hash="p",
+            input_hash="i",
+            key_until_us=9,
+        ),
+        '{"op_key":"k","attempt":2,"epoch":7,"owner":' + OWNER_JSON + ',"deadline_us":7,"approval_hash":"p",'
+        '"input_hash":"i","key_until_us":9}',
+    ),
+    (
         "action_executed",
         ActionExecuted(action="a", op_key="k", result={"bytes": 3}),
         '{"action":"a","op_key":"k","result":{"bytes":3}}',
     ),
     ("action_executed", ActionExecuted(action="a", op_key="k"), '{"action":"a","op_key":"k"}'),
     (
+        "action_executed",
+        ActionExecuted(action="a", op_key="k", not_stored="invalid_text at $"),
+        '{"action":"a","op_key":"k","not_stored":"invalid_text at $"}',
+    ),
+    (
+        "action_recovered",
+        ActionRecovered(action="a", op_key="k", not_stored="invalid_text at $"),
+        '{"action":"a","op_key":"k","not_stored":"invalid_text at $"}',
+    ),
+    (
+        "compensation_executed",
+        CompensationExecuted(action="u", op_key="v", compensates="k", not_stored="invalid_text at $"),
+        '{"action":"u","op_key":"v","compensates":"k","not_stored":"invalid_text at $"}',
+    ),
+    (
         "action_recovered",
         ActionRecovered(action="a", op_key="k", evidence="same content"),
         '{"action":"a","op_key":"k","evidence":"same content"}',
+    ),
+    (
+        "action_recovered",
+        ActionRecovered(action="a", op_key="k", evidence={"status": 200}, result={"id": 7}),
+        '{"action":"a","op_key":"k","evidence":{"status":200},"result":{"id":7}}',
     ),
     ("action_replayed", ActionReplayed(reason="already_completed"), '{"reason":"already_completed"}'),
     (
@@ -173,9 +213,125 @@ RELEASED: list[tuple[str, msgspec.Struct, str]] = [
         '{"action":"a","op_key":"k","error":{"code":"action_failed","message":"no space"}}',
     ),
     (
+        "action_failed",
+        ActionFailed(
+            action="a",
+            op_key="k",
+            error=Failure(code="card_declined", message="no", details={"status": 402}),
+            is_final=True,
+        ),
+        '{"action":"a","op_key":"k","error":{"code":"card_declined","message":"no","details":{"status":402}},'
+        '"is_final":true}',
+    ),
+    (
         "outcome_unknown",
         OutcomeUnknown(action="a", op_key="k", why="it died"),
         '{"action":"a","op_key":"k","why":"it died"}',
+    ),
+    (
+        "outcome_reconciled",
+        OutcomeReconciled(
+            action="a",
+            op_key="k",
+            verdict="executed",
+            status=Status.COMPLETED,
+            evidence="it is in the ledger",
+            actor_source="os",
+            result={"id": 7},
+        ),
+        '{"action":"a","op_key":"k","verdict":"executed","status":"COMPLETED","evidence":"it is in the ledger",'
+        '"actor_source":"os","result":{"id":7}}',
+    ),
+    (
+        "outcome_reconciled",
+        OutcomeReconciled(
+            action="a",
+            op_key="k",
+            verdict="abandoned",
+            status=Status.CANCELLED,
+            evidence="nobody knows",
+            actor_source="asserted",
+        ),
+        '{"action":"a","op_key":"k","verdict":"abandoned","status":"CANCELLED","evidence":"nobody knows",'
+        '"actor_source":"asserted"}',
+    ),
+    (
+        "compensation_started",
+        CompensationStarted(
+            action="u",
+            op_key="v",
+            compensates="k",
+            attempt=1,
+            epoch=0,
+            owner=OWNER,
+            deadline_us=7,
+            input_hash="i",
+        ),
+        '{"action":"u","op_key":"v","compensates":"k","attempt":1,"epoch":0,"owner":' + OWNER_JSON + ',"deadline_us":7,'
+        '"input_hash":"i"}',
+    ),
+    (
+        "compensation_started",
+        CompensationStarted(
+            action="u",
+            op_key="v",
+            compensates="k",
+            attempt=2,
+            epoch=9,
+            owner=OWNER,
+            deadline_us=7,
+            input_hash="i",
+            reason="ordered twice",
+            key_until_us=9,
+        ),
+        '{"action":"u","op_key":"v","compensates":"k","attempt":2,"epoch":9,"owner":' + OWNER_JSON + ',"deadline_us":7,'
+        '"input_hash":"i","reason":"ordered twice","key_until_us":9}',
+    ),
+    (
+        "compensation_executed",
+        CompensationExecuted(action="u", op_key="v", compensates="k"),
+        '{"action":"u","op_key":"v","compensates":"k"}',
+    ),
+    (
+        "compensation_executed",
+        CompensationExecuted(action="u", op_key="v", compensates="k", result={"id": 8}, evidence=True),
+        '{"action":"u","op_key":"v","compensates":"k","result":{"id":8},"evidence":true}',
+    ),
+    (
+        "compensation_failed",
+        CompensationFailed(
+            action="u", op_key="v", compensates="k", error=Failure(code="action_failed", message="too late")
+        ),
+        '{"action":"u","op_key":"v","compensates":"k","error":{"code":"action_failed","message":"too late"}}',
+    ),
+    (
+        "compensation_failed",
+        CompensationFailed(
+            action="u",
+            op_key="v",
+            compensates="k",
+            error=Failure(code="refund_refused", message="too late", details={"days": 90}),
+            is_final=True,
+        ),
+        '{"action":"u","op_key":"v","compensates":"k","error":{"code":"refund_refused","message":"too late",'
+        '"details":{"days":90}},"is_final":true}',
+    ),
+    (
+        "action_conflict",
+        ActionConflict(action="a", op_key="k", reason="another row", code="idempotency_conflict"),
+        '{"action":"a","op_key":"k","reason":"another row","code":"idempotency_conflict"}',
+    ),
+    (
+        "result_rejected",
+        ResultRejected(
+            reason="claim_lost", rejected="action_executed", op_key="k", epoch=3, attempt=1, result={"result": 1}
+        ),
+        '{"reason":"claim_lost","rejected":"action_executed","op_key":"k","epoch":3,"attempt":1,"result":{"result":1}}',
+    ),
+    (
+        "run_claimed",
+        RunClaimed(epoch=7, owner=OWNER, deadline_us=9, is_stray=True),
+        '{"epoch":7,"owner":' + OWNER_JSON + ',"deadline_us":9,"is_stray":true}',
     ),
     (
         "run_claimed",

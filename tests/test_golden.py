@@ -144,6 +144,10 @@ def test_a_golden_log_holds_every_event_of_a_run_and_events_of_users(expected: d
         "REJECTED",
         "OUTCOME_UNKNOWN",
         "WAITING_FOR_USER",
+        "APPROVED",
+        "CANCELLED",
+        "COMPENSATED",
+        "FAILED",
     }
     assert {event["is_known"] for event in expected["events"]} == {True, False}
 

@@ -21,7 +21,11 @@ from eventlog.events import (
     ActionReplayed,
     ApprovalRecorded,
     CheckpointSaved,
+    CompensationExecuted,
+    CompensationFailed,
+    CompensationStarted,
     Failure,
+    OutcomeReconciled,
     OutcomeUnknown,
     Owner,
     ProposalRecorded,
@@ -36,7 +40,7 @@ from eventlog.events import (
 )
 from eventlog.log import RecordedEvent
 from eventlog.proposal import Proposal, propose
-from eventlog.run import Intent, Run, Status, evolve, fold_run
+from eventlog.run import Compensation, Intent, Run, Status, evolve, fold_run
 from eventlog.testing.given import Command, given
 
 PROPOSAL = propose("write_draft", {"content": "approved text"}, "out/draft.txt")
@@ -46,6 +50,7 @@ REQUEST = "approval:run-1"
 OWNER = Owner(host="h", boot="b", lock="l")
 OTHER_OWNER = Owner(host="h", boot="b", lock="m")
 KEY = "k" * 64
+UNDO_KEY = "u" * 64
 
 WAITS = CheckpointSaved(
     status=Status.WAITING_FOR_USER,
@@ -63,6 +68,22 @@ DONE = ActionExecuted(action="write_draft", op_key=KEY, result={"bytes": 13})
 STARTED = (WAITS, RECORDED)
 AGREED = (*STARTED, CHECKED, APPROVED)
 BEGUN = (*AGREED, RECHECKED, INTENT)
+UNKNOWN = OutcomeUnknown(action="write_draft", op_key=KEY, why="it died")
+UNDOING = CompensationStarted(
+    action="undo_draft",
+    op_key=UNDO_KEY,
+    compensates=KEY,
+    attempt=1,
+    epoch=0,
+    owner=OWNER,
+    deadline_us=9,
+    input_hash=HASH,
+)
+UNDONE = CompensationExecuted(action="undo_draft", op_key=UNDO_KEY, compensates=KEY)
+NOT_UNDONE = CompensationFailed(
+    action="undo_draft", op_key=UNDO_KEY, compensates=KEY, error=Failure(code="action_failed", message="no")
+)
+UNDO_UNKNOWN = OutcomeUnknown(action="undo_draft", op_key=UNDO_KEY, why="it died")
 
 
 def start(proposal: Proposal = PROPOSAL) -> Command:
@@ -81,8 +102,68 @@ def resume(output: str | None = None) -> Command:
     return lambda run: decide.resume(run, output)
 
 
-def begin(owner: Owner = OWNER, *, takes_over: bool = False) -> Command:
-    return lambda run: decide.begin_effect(run, op_key=KEY, owner=owner, deadline_us=9, takes_over=takes_over)
+def begin(
+    owner: Owner = OWNER, *, takes_over: bool = False, is_stray: bool = False, key_until_us: int | None = None
+) -> Command:
+    def command(run: Run) -> tuple[RunEvent, ...]:
+        claims = decide.claim(run, owner=owner, deadline_us=9, is_stray=is_stray) if takes_over else None
+        return decide.begin_effect(
+            run, op_key=KEY, owner=owner, deadline_us=9, key_until_us=key_until_us, claims=claims
+        )
+
+    return command
+
+
+def compensate(undoing: str | None = "undo_draft") -> Command:
+    return lambda run: decide.compensate(run, undoing)
+
+
+def begin_undoing(owner: Owner = OWNER, *, takes_over: bool = False, reason: str | None = None) -> Command:
+    def command(run: Run) -> tuple[RunEvent, ...]:
+        claims = decide.claim(run, owner=owner, deadline_us=9, is_stray=False) if takes_over else None
+        return decide.begin_compensation(
+            run,
+            "undo_draft",
+            op_key=UNDO_KEY,
+            owner=owner,
+            deadline_us=9,
+            key_until_us=None,
+            claims=claims,
+            reason=reason,
+        )
+
+    return command
+
+
+def reconcile(verdict: str, evidence: str = "I looked", *, takes_over: bool = False, result: Any = None) -> Command:
+    def command(run: Run) -> Any:
+        claims = decide.claim(run, owner=OTHER_OWNER, deadline_us=9, is_stray=False) if takes_over else None
+        return decide.reconcile(run, verdict, evidence, actor_source="os", result=result, claims=claims)
+
+    return command
+
+
+def settled(verdict: str, status: Status, **fields: Any) -> OutcomeReconciled:
+    options: dict[str, Any] = {"action": "write_draft", "op_key": KEY, "evidence": "I looked", "actor_source": "os"}
+    return OutcomeReconciled(verdict=verdict, status=status, **{**options, **fields})
+
+
+def not_reconciled(verdict: str, status: Status) -> TransitionRejected:
+    return TransitionRejected(
+        reason="outcome_not_unknown",
+        attempted_decision=f"reconcile:{verdict}",
+        current_status=status.value,
+        existing_approval=None if status is Status.WAITING_FOR_USER else "approve",
+    )
+
+
+def not_compensated(status: Status) -> TransitionRejected:
+    return TransitionRejected(
+        reason="cannot_compensate",
+        attempted_decision="compensate",
+        current_status=status.value,
+        existing_approval=None if status is Status.WAITING_FOR_USER else "approve",
+    )
 
 
 def not_resumed(reason: str, status: Status) -> ResumeRejected:
@@ -200,6 +281,293 @@ def test_a_resumer_that_takes_over_fences_the_earlier_one() -> None:
         .has(epoch=7, attempts=2, version=9)
         .has(intent=Intent(op_key=KEY, attempt=2, epoch=7, owner=OTHER_OWNER, deadline_us=9))
     )
+
+
+# ── effects that end otherwise ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_an_effect_returned_is_kept_in_the_run() -> None:
+    given(*BEGUN, DONE).has(result={"bytes": 13}, failure=None, unknown=None)
+    recovered = ActionRecovered(action="write_draft", op_key=KEY, evidence="there", result={"bytes": 13})
+    given(*BEGUN, recovered).has(result={"bytes": 13}, status=Status.COMPLETED)
+
+
+def test_a_failure_that_is_final_ends_the_run_and_is_replayed() -> None:
+    failure = Failure(code="card_declined", message="no")
+    (
+        given(*BEGUN, ActionFailed(action="write_draft", op_key=KEY, error=failure, is_final=True))
+        .has(status=Status.FAILED, executed=False, intent=None, failure=failure)
+        .when(resume())
+        .then_replayed(ActionReplayed(reason="already_failed"))
+        .when(resume("elsewhere"))
+        .then_replayed(ActionReplayed(reason="already_failed"))
+        .when(compensate())
+        .then_refused("cannot_compensate", not_compensated(Status.FAILED))
+        .when(reconcile("executed"))
+        .then_refused("outcome_not_unknown", not_reconciled("executed", Status.FAILED))
+    )
+
+
+def test_an_unknown_outcome_may_be_resumed_and_a_new_intent_makes_it_open_again() -> None:
+    (
+        given(*BEGUN, UNKNOWN)
+        .has(unknown="it died")
+        .when(resume())
+        .then(RECHECKED)
+        .when(begin())
+        .then(RECHECKED, replace(INTENT, attempt=2))
+        .has(status=Status.APPROVED, unknown=None, attempts=2)
+    )
+
+
+def test_until_when_a_key_is_known_is_kept_from_the_intent_on() -> None:
+    (
+        given(*AGREED)
+        .when(begin(key_until_us=77))
+        .then(RECHECKED, replace(INTENT, key_until_us=77))
+        .has(key_until_us=77)
+        .and_given(UNKNOWN)
+        .has(key_until_us=77)
+    )
+
+
+def test_an_open_intent_is_handed_to_who_claims_it_and_a_stray_is_never_forgotten() -> None:
+    claim = RunClaimed(epoch=7, owner=OTHER_OWNER, deadline_us=11, is_stray=True)
+    (
+        given(*BEGUN)
+        .when(begin(OTHER_OWNER, takes_over=True, is_stray=True))
+        .then(replace(claim, deadline_us=9), RECHECKED, replace(INTENT, attempt=2, epoch=7, owner=OTHER_OWNER))
+        .has(is_stray=True)
+        .and_given(UNKNOWN, DONE)
+        .has(is_stray=True)
+    )
+    (
+        given(*BEGUN, claim)
+        .has(
+            intent=Intent(op_key=KEY, attempt=1, epoch=7, owner=OTHER_OWNER, deadline_us=11), is_stray=True, attempts=1
+        )
+        .and_given(RunClaimed(epoch=8, owner=OWNER, deadline_us=12))
+        .has(is_stray=True, epoch=8)
+    )
+    given(*BEGUN, UNKNOWN, claim).has(intent=None, status=Status.OUTCOME_UNKNOWN, epoch=7)
+
+
+# ── what a person settles ────────────────────────────────────────────────────────────────────────────────────────────
+
+VERDICTS = [("executed", Status.COMPLETED), ("not_executed", Status.APPROVED), ("abandoned", Status.CANCELLED)]
+
+
+@pytest.mark.parametrize(("verdict", "status"), VERDICTS)
+def test_a_verdict_settles_an_unknown_outcome(verdict: str, status: Status) -> None:
+    (
+        given(*BEGUN, UNKNOWN)
+        .when(reconcile(verdict))
+        .then(settled(verdict, status))
+        .has(status=status, executed=verdict == "executed", unknown=None, intent=None, result=None, attempts=1)
+        .when(reconcile(verdict))
+        .then_refused("outcome_not_unknown", not_reconciled(verdict, status))
+    )
+
+
+def test_a_verdict_that_it_was_executed_may_say_what_it_returned() -> None:
+    (
+        given(*BEGUN, UNKNOWN)
+        .when(reconcile("executed", result={"bytes": 13}))
+        .then(settled("executed", Status.COMPLETED, result={"bytes": 13}))
+        .has(result={"bytes": 13}, executed=True)
+        .when(resume())
+        .then_replayed(ActionReplayed(reason="already_completed"))
+    )
+
+
+@pytest.mark.parametrize(("verdict", "status"), VERDICTS)
+def test_a_verdict_on_an_open_intent_fences_its_owner_first(verdict: str, status: Status) -> None:
+    (
+        given(*BEGUN)
+        .when(reconcile(verdict, takes_over=True))
+        .then(
+            RunClaimed(epoch=7, owner=OTHER_OWNER, deadline_us=9),
+            replace(UNKNOWN, why="the attempt ended without a result"),
+            settled(verdict, status),
+        )
+        .has(status=status, epoch=7, intent=None, unknown=None)
+    )
+
+
+@pytest.mark.parametrize(
+    ("past", "status"),
+    [
+        (STARTED, Status.WAITING_FOR_USER),
+        (AGREED, Status.APPROVED),
+        (BEGUN, Status.APPROVED),
+        ((*BEGUN, DONE), Status.COMPLETED),
+        ((*BEGUN, UNKNOWN, RECHECKED, INTENT), Status.APPROVED),
+    ],
+    ids=["waiting", "approved", "at work", "completed", "at work again"],
+)
+def test_an_outcome_that_is_not_unknown_is_not_settled(past: tuple[RunEvent, ...], status: Status) -> None:
+    given(*past).when(reconcile("executed")).then_refused("outcome_not_unknown", not_reconciled("executed", status))
+
+
+def test_a_claim_without_an_open_intent_settles_nothing() -> None:
+    given(*AGREED).when(reconcile("executed", takes_over=True)).then_refused(
+        "outcome_not_unknown", not_reconciled("executed", Status.APPROVED)
+    )
+
+
+@pytest.mark.parametrize("verdict", ["", "Executed", "executed ", "yes", None])
+def test_a_verdict_is_one_of_three_words(verdict: Any) -> None:
+    given(*BEGUN, UNKNOWN).when(reconcile(verdict)).then_raises("invalid_verdict")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "code"),
+    [
+        ("", "invalid_argument"),
+        (" \n", "invalid_argument"),
+        (None, "invalid_argument"),
+        (7, "invalid_argument"),
+        ("\ud800", "invalid_text"),
+        ("x" * 1025, "payload_too_large"),
+    ],
+)
+def test_a_verdict_says_how_it_was_found_out(evidence: Any, code: str) -> None:
+    given(*BEGUN, UNKNOWN).when(reconcile("executed", evidence)).then_raises(code)
+
+
+@pytest.mark.parametrize("verdict", ["not_executed", "abandoned"])
+def test_only_an_executed_effect_has_a_result(verdict: str) -> None:
+    given(*BEGUN, UNKNOWN).when(reconcile(verdict, result=1)).then_raises("invalid_argument")
+
+
+def test_a_run_that_does_not_exist_is_neither_settled_nor_undone() -> None:
+    for command in (reconcile("executed"), compensate()):
+        given().when(command).then_raises("unknown_run")
+
+
+# ── undoing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_executed_effect_is_undone_by_an_effect_of_its_own() -> None:
+    (
+        given(*BEGUN, DONE)
+        .when(compensate())
+        .then()
+        .when(begin_undoing(reason="wrong draft"))
+        .then(replace(UNDOING, reason="wrong draft"))
+        .has(status=Status.COMPLETED, attempts=1, op_key=KEY, executed=True)
+        .has(
+            compensation=Compensation(
+                action="undo_draft",
+                op_key=UNDO_KEY,
+                attempts=1,
+                intent=Intent(op_key=UNDO_KEY, attempt=1, epoch=0, owner=OWNER, deadline_us=9),
+            )
+        )
+        .and_given(UNDONE)
+        .has(status=Status.COMPENSATED, executed=True, result={"bytes": 13})
+        .when(resume())
+        .then_refused("cannot_resume", not_resumed("cannot_resume", Status.COMPENSATED))
+        .when(compensate())
+        .then_refused("cannot_compensate", not_compensated(Status.COMPENSATED))
+    )
+
+
+def test_undoing_that_failed_may_be_tried_again_under_the_same_key() -> None:
+    (
+        given(*BEGUN, DONE, UNDOING, NOT_UNDONE)
+        .has(status=Status.COMPLETED)
+        .when(compensate())
+        .then()
+        .when(begin_undoing())
+        .then(replace(UNDOING, attempt=2))
+        .and_given(UNDONE)
+        .has(status=Status.COMPENSATED)
+    )
+
+
+def test_undoing_that_failed_for_good_is_not_tried_again() -> None:
+    (
+        given(*BEGUN, DONE, UNDOING, replace(NOT_UNDONE, is_final=True))
+        .has(status=Status.COMPLETED)
+        .when(compensate())
+        .then_refused("cannot_compensate", not_compensated(Status.COMPLETED))
+        .when(resume())
+        .then_replayed(ActionReplayed(reason="already_completed"))
+    )
+
+
+def test_nobody_knows_whether_it_was_undone_until_it_is_settled() -> None:
+    unknown = given(*BEGUN, DONE, UNDOING, UNDO_UNKNOWN).has(status=Status.OUTCOME_UNKNOWN, executed=True)
+    unknown.when(resume()).then_refused("outcome_unknown", not_resumed("outcome_unknown", Status.OUTCOME_UNKNOWN))
+    unknown.when(compensate()).then()
+    unknown.when(compensate("other")).then_refused("cannot_compensate", not_compensated(Status.OUTCOME_UNKNOWN))
+    undo = {"action": "undo_draft", "op_key": UNDO_KEY}
+    for verdict, status in (
+        ("executed", Status.COMPENSATED),
+        ("not_executed", Status.COMPLETED),
+        ("abandoned", Status.COMPLETED),
+    ):
+        after = unknown.when(reconcile(verdict)).then(settled(verdict, status, **undo))
+        after.has(status=status, executed=True, result={"bytes": 13}, unknown=None)
+        again = after.when(compensate())
+        if verdict == "not_executed":
+            again.then().when(begin_undoing()).then(replace(UNDOING, attempt=2))
+        else:
+            again.then_refused("cannot_compensate", not_compensated(status))
+
+
+def test_a_verdict_on_open_undoing_fences_its_owner_first() -> None:
+    (
+        given(*BEGUN, DONE, UNDOING)
+        .when(reconcile("executed", takes_over=True))
+        .then(
+            RunClaimed(epoch=9, owner=OTHER_OWNER, deadline_us=9),
+            replace(UNDO_UNKNOWN, why="the attempt ended without a result"),
+            settled("executed", Status.COMPENSATED, action="undo_draft", op_key=UNDO_KEY),
+        )
+        .has(status=Status.COMPENSATED, epoch=9)
+    )
+
+
+def test_who_takes_open_undoing_over_fences_the_earlier_one() -> None:
+    (
+        given(*BEGUN, DONE, UNDOING)
+        .when(compensate())
+        .then()
+        .when(begin_undoing(OTHER_OWNER, takes_over=True))
+        .then(
+            RunClaimed(epoch=9, owner=OTHER_OWNER, deadline_us=9),
+            replace(UNDOING, attempt=2, epoch=9, owner=OTHER_OWNER),
+        )
+        .has(epoch=9, attempts=1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("past", "status"),
+    [
+        (STARTED, Status.WAITING_FOR_USER),
+        (AGREED, Status.APPROVED),
+        (BEGUN, Status.APPROVED),
+        ((*BEGUN, UNKNOWN), Status.OUTCOME_UNKNOWN),
+        ((*BEGUN, UNKNOWN, settled("abandoned", Status.CANCELLED)), Status.CANCELLED),
+    ],
+    ids=["waiting", "approved", "at work", "unknown", "abandoned"],
+)
+def test_what_was_not_executed_cannot_be_undone(past: tuple[RunEvent, ...], status: Status) -> None:
+    given(*past).when(compensate()).then_refused("cannot_compensate", not_compensated(status))
+
+
+def test_an_action_that_names_no_other_or_meanwhile_another_cannot_undo() -> None:
+    given(*BEGUN, DONE).when(compensate(None)).then_refused("cannot_compensate", not_compensated(Status.COMPLETED))
+    given(*BEGUN, DONE, UNDOING, NOT_UNDONE).when(compensate("another")).then_refused(
+        "cannot_compensate", not_compensated(Status.COMPLETED)
+    )
+
+
+def test_what_a_person_says_was_executed_can_be_undone() -> None:
+    given(*BEGUN, UNKNOWN, settled("executed", Status.COMPLETED)).when(compensate()).then()
 
 
 # ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -378,7 +746,14 @@ def test_the_output_is_compared_before_the_request_and_the_request_before_the_ha
         assert outcome.error.code == code
 
 
-OTHER_STATUSES = [Status.RUNNING, Status.WAITING, Status.EXPIRED, Status.FAILED, Status.CANCELLED]
+OTHER_STATUSES = [
+    Status.RUNNING,
+    Status.WAITING,
+    Status.EXPIRED,
+    Status.FAILED,
+    Status.CANCELLED,
+    Status.COMPENSATED,
+]
 
 
 @pytest.mark.parametrize("status", OTHER_STATUSES)
@@ -539,8 +914,15 @@ EVENTS: list[RunEvent] = [
     ActionReplayed(reason="already_completed"),
     ActionConflict(action="a", op_key=KEY, reason="output_conflict"),
     ActionFailed(action="a", op_key=KEY, error=Failure(code="action_failed", message="no")),
+    ActionFailed(action="a", op_key=KEY, error=Failure(code="action_failed", message="no"), is_final=True),
     OutcomeUnknown(action="a", op_key=KEY, why="it died"),
+    *(settled(verdict, status) for verdict, status in VERDICTS),
+    UNDOING,
+    UNDONE,
+    NOT_UNDONE,
+    UNDO_UNKNOWN,
     RunClaimed(epoch=3, owner=OTHER_OWNER, deadline_us=9),
+    RunClaimed(epoch=3, owner=OTHER_OWNER, deadline_us=9, is_stray=True),
     ProposalRejected(phase="resume", reason="output_mismatch", action="a"),
     TransitionRejected(reason="approval_not_pending", attempted_decision="approve", current_status="APPROVED"),
     ResumeRejected(reason="approval_required", status="WAITING_FOR_USER"),

@@ -34,9 +34,12 @@ from eventlog.events import (
     ActionFailed,
     ActionRecovered,
     BarrierRecorded,
+    CompensationExecuted,
+    CompensationFailed,
     Failure,
     OutcomeUnknown,
     Owner,
+    ResultRejected,
     RunEvent,
     run_stream,
 )
@@ -130,13 +133,50 @@ class Story:
         outcome = decide.record_decision(self.run, decision, supplied_hash, actor_source="cli", reason=reason)
         await self.tell_outcome(outcome, actor="person:3")
 
-    async def begin(self, owner: Owner, *, takes_over: bool = False) -> str:
+    async def begin(
+        self, owner: Owner, *, takes_over: bool = False, is_stray: bool = False, key_until_us: int | None = None
+    ) -> str:
         """Record the intent and return its key."""
-        key = op_key(self.log.store_id, self.run.run_id, "write_draft", self.run.approval_hash or "")
+        key = self.key("write_draft")
         deadline_us = self.clock.now_us() + 60_000_000
-        events = decide.begin_effect(self.run, op_key=key, owner=owner, deadline_us=deadline_us, takes_over=takes_over)
+        claims = None
+        if takes_over:
+            claims = decide.claim(self.run, owner=owner, deadline_us=deadline_us, is_stray=is_stray)
+        events = decide.begin_effect(
+            self.run, op_key=key, owner=owner, deadline_us=deadline_us, key_until_us=key_until_us, claims=claims
+        )
         await self.tell(*events)
         return key
+
+    async def begin_undoing(self, owner: Owner, *, takes_over: bool = False, reason: str | None = None) -> str:
+        """Record the intent to undo and return its key."""
+        key = self.key("compensate:write_draft")
+        deadline_us = self.clock.now_us() + 60_000_000
+        claims = None
+        if takes_over:
+            claims = decide.claim(self.run, owner=owner, deadline_us=deadline_us, is_stray=False)
+        events = decide.begin_compensation(
+            self.run,
+            "remove_draft",
+            op_key=key,
+            owner=owner,
+            deadline_us=deadline_us,
+            key_until_us=deadline_us + 1,
+            claims=claims,
+            reason=reason,
+        )
+        await self.tell(*events)
+        return key
+
+    async def settle(self, verdict: str, result: Any = None) -> None:
+        """Record what a person found out."""
+        evidence = "nachgesehen – im Ordner"
+        outcome = decide.reconcile(self.run, verdict, evidence, actor_source="os", result=result)
+        await self.tell_outcome(outcome, actor="person:3")
+
+    def key(self, step: str) -> str:
+        """Return the op_key of a step."""
+        return op_key(self.log.store_id, self.run.run_id, step, self.run.approval_hash or "")
 
 
 async def make(path: Path) -> dict[str, Any]:
@@ -148,6 +188,10 @@ async def make(path: Path) -> dict[str, Any]:
         await write_recovered_run(log, clock)
         await write_rejected_run(log, clock)
         await write_unknown_run(log, clock)
+        await write_failed_run(log, clock)
+        await write_settled_runs(log, clock)
+        await write_compensated_run(log, clock)
+        await write_run_that_cannot_be_undone(log, clock)
         await log.append_reserved([Append("$log", [BarrierRecorded(reason="disk I/O error")], ANY)])
         return {"format": FORMAT_VERSION, "store_id": log.store_id.hex(), **await describe(log)}
 
@@ -210,7 +254,8 @@ async def write_recovered_run(log: RunLog, clock: FakeClock) -> None:
     await story.decide("approve")
     await story.begin(OWNERS[0])
     key = await story.begin(OWNERS[1], takes_over=True)
-    await story.tell(ActionRecovered(action="write_draft", op_key=key, evidence={"content_hash": "e" * 64}))
+    found = {"content_hash": "e" * 64}
+    await story.tell(ActionRecovered(action="write_draft", op_key=key, evidence=found, result={"bytes": 8}))
 
 
 async def write_rejected_run(log: RunLog, clock: FakeClock) -> None:
@@ -229,6 +274,77 @@ async def write_unknown_run(log: RunLog, clock: FakeClock) -> None:
     key = await story.begin(OWNERS[0])
     await story.tell(OutcomeUnknown(action="write_draft", op_key=key, why="the process died"))
     await Story(log, "run-waiting", clock).start("out/fifth.txt")
+
+
+async def write_failed_run(log: RunLog, clock: FakeClock) -> None:
+    """Write a run whose effect was refused for good, and which was resumed again."""
+    story = Story(log, "run-failed", clock)
+    await story.start("out/sixth.txt")
+    await story.decide("approve")
+    key = await story.begin(OWNERS[0], key_until_us=clock.now_us() + 86_400_000_000)
+    failure = Failure(code="card_declined", message="the bank said no", details={"status": 402, "reasons": ["é", None]})
+    await story.tell(ActionFailed(action="write_draft", op_key=key, error=failure, is_final=True))
+    await story.tell_outcome(decide.resume(story.run, None))
+
+
+async def write_settled_runs(log: RunLog, clock: FakeClock) -> None:
+    """Write a run for each verdict; the one that was not executed was tried again, by a resumer that a late one met."""
+    for verdict in decide.VERDICTS:
+        story = Story(log, f"run-settled-{verdict}", clock)
+        await story.start(f"out/{verdict}.txt")
+        await story.decide("approve")
+        key = await story.begin(OWNERS[0])
+        await story.tell_outcome(decide.reconcile(story.run, verdict, "too early", actor_source="os"))
+        await story.tell(OutcomeUnknown(action="write_draft", op_key=key, why="the process died"))
+        await story.settle(verdict, {"bytes": 8} if verdict == "executed" else None)
+        if verdict == "not_executed":
+            await story.begin(OWNERS[0])
+            await story.begin(OWNERS[1], takes_over=True, is_stray=True)
+            late = ResultRejected(
+                reason="claim_lost",
+                rejected="action_executed",
+                op_key=key,
+                epoch=0,
+                attempt=2,
+                result={"result": {"bytes": 8}},
+            )
+            await story.tell(late)
+
+
+async def write_compensated_run(log: RunLog, clock: FakeClock) -> None:
+    """Write a run that was undone at the third attempt: one failed, one died, one found it undone."""
+    story = Story(log, "run-compensated", clock)
+    await story.start("out/seventh.txt")
+    await story.tell_outcome(decide.compensate(story.run, "remove_draft"))
+    await story.decide("approve")
+    key = await story.begin(OWNERS[0])
+    await story.tell(ActionExecuted(action="write_draft", op_key=key, result={"bytes": 8}))
+    undo = await story.begin_undoing(OWNERS[0], reason="zweimal bestellt")
+    failure = Failure(code="action_failed", message="the file is open")
+    await story.tell(CompensationFailed(action="remove_draft", op_key=undo, compensates=key, error=failure))
+    await story.begin_undoing(OWNERS[0])
+    await story.begin_undoing(OWNERS[1], takes_over=True)
+    undone = CompensationExecuted(
+        action="remove_draft", op_key=undo, compensates=key, result={"removed": True}, evidence={"found": None}
+    )
+    await story.tell(undone)
+
+
+async def write_run_that_cannot_be_undone(log: RunLog, clock: FakeClock) -> None:
+    """Write a run whose undoing was unknown, was settled as not done, and then failed for good."""
+    story = Story(log, "run-not-undone", clock)
+    await story.start("out/eighth.txt")
+    await story.decide("approve")
+    key = await story.begin(OWNERS[0])
+    await story.tell(ActionExecuted(action="write_draft", op_key=key))
+    undo = await story.begin_undoing(OWNERS[0])
+    await story.tell(OutcomeUnknown(action="remove_draft", op_key=undo, why="the process died"))
+    await story.settle("not_executed")
+    await story.begin_undoing(OWNERS[0])
+    failure = Failure(code="action_failed", message="it is printed")
+    await story.tell(
+        CompensationFailed(action="remove_draft", op_key=undo, compensates=key, error=failure, is_final=True)
+    )
 
 
 # ── reading it ───────────────────────────────────────────────────────────────────────────────────────────────────────

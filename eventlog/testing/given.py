@@ -23,7 +23,7 @@ from eventlog.run import Run, evolve
 
 __all__ = ["Given", "When", "given"]
 
-Outcome = Accepted | Refusal | Replay | tuple[RunEvent, ...]
+Outcome = Accepted | Refusal | Replay | tuple[RunEvent, ...] | None
 Command = Callable[[Run], Outcome]
 
 
@@ -68,10 +68,10 @@ class When:
         self.raised = raised
 
     def then(self, *events: RunEvent) -> Given:
-        """Assert that the command was accepted, with exactly these events."""
+        """Assert that the command was accepted, with exactly these events; none where it only does not refuse."""
         assert self.raised is None
         assert not isinstance(self.outcome, Refusal | Replay)
-        found = self.outcome.events if isinstance(self.outcome, Accepted) else self.outcome
+        found = self.outcome.events if isinstance(self.outcome, Accepted) else self.outcome or ()
         assert found == events
         return self.past.and_given(*events)
 
@@ -83,7 +83,7 @@ class When:
         return self.past.and_given(event)
 
     def then_replayed(self, event: RunEvent) -> Given:
-        """Assert that the run was completed already, and that exactly this event records the replay."""
+        """Assert that the run had ended already, and that exactly this event records the replay."""
         assert self.raised is None
         assert isinstance(self.outcome, Replay)
         assert self.outcome.event == event

@@ -353,7 +353,12 @@ class AppendContract(_Subject):
         found = [event.recorded_at_us for event in await everything(log)]
         assert found == [5_000_000, 5_000_000, 5_000_000, 5_000_001, 5_000_001]
 
-    @pytest.mark.parametrize("events", [[], (), "text", b"bytes", {"a": 1}, note(), OrderPlaced(1), None, 7], ids=repr)
+    @pytest.mark.parametrize(
+        "events",
+        [[], (), "text", b"bytes", {"a": 1}, note(), OrderPlaced(1), None, 7],
+        # Names without what is new each time, the id of an event: tests that run in several processes go by their name.
+        ids=["[]", "()", "text", "bytes", "dict", "NewEvent", "Struct", "None", "int"],
+    )
     async def test_events_are_not(self, log: RunLog, events: Any) -> None:
         with raises("invalid_argument"):
             await log.append("a", events, expect=ANY)
