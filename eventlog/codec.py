@@ -94,6 +94,13 @@ class Registry:
                 "unsupported_type", f"{cls.__qualname__} is not registered; decorate it with @eventlog.event(name)"
             ) from None
 
+    def current_version(self, type_name: str) -> int:
+        """Return the schema version that events of this type are written in. Raises InvalidInput for an unknown one."""
+        known = self._by_type.get(type_name)
+        if known is None:
+            raise InvalidInput("unsupported_type", f"no Struct is registered for the event type {type_name!r}")
+        return known.schema_version
+
     def knows(self, type_name: str, schema_version: int) -> bool:
         """Say whether `decode` returns a Struct for this type at this version."""
         known = self._by_type.get(type_name)

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -39,6 +39,7 @@ __all__ = [
     "RecordedEvent",
     "RunLog",
     "StreamSlice",
+    "TransactionalLog",
     "fold",
 ]
 
@@ -340,6 +341,30 @@ class RunLog(EventLog, Protocol):
         self, appends: Sequence[Append], *, checks: Sequence[tuple[str, Expect]] = (), actor: str | None = None
     ) -> list[AppendResult]:
         """As `append_many`, for streams that begin with `run:` or `$`."""
+
+
+@runtime_checkable
+class TransactionalLog(Protocol):
+    """A log that lives in a database, in which an effect and its event can be written as one."""
+
+    async def append_with(
+        self,
+        stream: str,
+        type: str,
+        make: Callable[[Any], Any],
+        *,
+        expect: Expect,
+        actor: str | None = None,
+    ) -> AppendResult:
+        """Append the event that `make(connection)` returns, in the transaction in which it is called.
+
+        `make` runs once the expectation holds, on the writer's thread, while all other appends wait. What it writes
+        through `connection` is durable with the event or not at all. `connection` has `execute` and `executemany`,
+        whose cursors can be read, and is of no use once `make` has returned, nor on another thread. It cannot end the
+        transaction, nor write the log's own tables. What `make` raises is raised here, as it is if it is an
+        EventLogError, and else as ActionFailed; nothing was written then. If the transaction has to start over `make`
+        is called again, and what it wrote before is gone.
+        """
 
 
 async def fold(

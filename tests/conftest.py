@@ -1,5 +1,8 @@
 """What holds for every test: the option `--long`, the markers, and a line that says what is being tested.
 
+The fixtures `clock` and `log` are those of runs that are resumed by a clock of the test; a module that needs another
+log has a fixture of its own.
+
 Markers (pyproject.toml describes them): a test marked `long` runs only with `--long`; tests marked `campaign` or
 `processes` always run, except among the core tests. A campaign asks the fixture `is_long` how much of itself to run.
 """
@@ -8,8 +11,14 @@ from __future__ import annotations
 
 import platform
 import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+
+from eventlog.stores import MemoryLog, SqliteLog
+from eventlog.testing.clock import FakeClock
+from tests.effect_runs import whole_log
 
 STARTS_PROCESSES = frozenset(
     {
@@ -66,3 +75,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_long(request: pytest.FixtureRequest) -> bool:
     """Whether `--long` was asked for: a campaign then runs its full count, otherwise a smaller one."""
     return bool(request.config.getoption("--long"))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that stands until the test moves it."""
+    return FakeClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> AsyncIterator[MemoryLog | SqliteLog]:
+    """A log in memory, then one in a file, that goes by `clock`; every event of it is verified in the end."""
+    async with whole_log(request.param, tmp_path, clock=clock) as log:
+        yield log

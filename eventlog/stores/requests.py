@@ -6,7 +6,7 @@ much of it, reserved streams. A store works on `Request`s only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,10 +19,12 @@ from eventlog.log import Append, Expect, NewEvent
 from eventlog.plain import Limits, check_id
 
 __all__ = [
+    "NO_BODY",
     "EncodedEvent",
     "Part",
     "Request",
     "Wanted",
+    "Write",
     "check_actor",
     "check_event_id",
     "check_limit",
@@ -30,11 +32,14 @@ __all__ = [
     "check_stream",
     "check_wanted",
     "make_request",
+    "make_writing_request",
 ]
 
 MAX_ACTOR_BYTES: Final = 256
 MAX_CORRELATION_BYTES: Final = 128
 MAX_POSITION: Final = 2**63 - 1
+NO_BODY: Final = b""
+"""In place of a body that is made only in the transaction."""
 
 
 class EncodedEvent(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +51,10 @@ class EncodedEvent(msgspec.Struct, frozen=True, gc=False):
     correlation_id: str | None
     causation_id: bytes | None
     body: bytes
+
+
+Write = Callable[[Any], bytes]
+"""Called with the connection inside the transaction; returns the event's body."""
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
@@ -64,6 +73,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     actor: str
     size: int
     """How many events."""
+    write: Write | None = None
+    """What is written in the same transaction, and makes the body of the one event."""
 
     def event_ids(self) -> list[bytes]:
         return [event.event_id for part in self.parts for event in part.events]
@@ -109,6 +120,30 @@ def make_request(
     if size > 1 and len(set(request.event_ids())) != size:
         raise Misuse("event_id_conflict", "an event id stands twice in one call")
     return request
+
+
+def make_writing_request(
+    stream: str,
+    type: str,
+    make: Callable[[Any], Any],
+    expect: Expect,
+    *,
+    actor: str,
+    registry: Registry,
+    limits: Limits,
+) -> Request:
+    """Return the request to append the one event that `make` returns when it is called inside the transaction."""
+
+    def write(connection: Any) -> bytes:
+        event = make(connection)
+        if registry.type_of(event.__class__) != (type, schema_version):
+            raise InvalidInput("invalid_event", f"{event.__class__.__qualname__} is no {type!r}")
+        return registry.encode(event, limits)
+
+    schema_version = registry.current_version(check_id(type, "event type", max_bytes=MAX_TYPE_BYTES))
+    event = EncodedEvent(type, schema_version, new_event_id(), None, None, NO_BODY)
+    part = Part(check_stream(stream, limits), [event], _expect(expect))
+    return Request([part], (), check_actor(actor), 1, write)
 
 
 def check_stream(stream: str, limits: Limits) -> str:

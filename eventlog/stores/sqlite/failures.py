@@ -4,9 +4,14 @@
 |-----------------------------------------|--------------------------------|--------------------|
 | lock not obtained                       | `store_busy`, definite         | healthy            |
 | a statement before COMMIT               | definite failure               | poisoned if IOERR  |
+| the transaction cannot be rolled back   | definite failure               | poisoned           |
+| inside, or COMMIT: SQLITE_BUSY, _LOCKED | `store_busy`, definite         | poisoned           |
 | COMMIT: SQLITE_FULL                     | `store_full`, definite         | healthy            |
 | COMMIT: SQLITE_IOERR_WRITE              | `store_io_error`, definite     | poisoned           |
 | COMMIT: anything else, as IOERR_FSYNC   | nobody is told "failed"        | poisoned           |
+
+Whoever holds the lock and is told that it is busy has a statement of his own that was never ended, and would be told so
+for ever: only a new connection helps.
 
 The last row is the dangerous one: after a failed fsync the frames may be on the disk all the same, and a retry of the
 fsync proves nothing. So the connection is closed, a barrier is committed through a new one, and only then a read
@@ -20,7 +25,7 @@ from typing import Final
 
 from eventlog.errors import EventLogError, LogCorrupt, StoreBusy, StoreUnavailable
 
-__all__ = ["DRIVER_ERRORS", "is_definite_at_commit", "is_poison", "translate"]
+__all__ = ["DRIVER_ERRORS", "is_definite_at_commit", "is_poison", "is_poison_inside", "primary", "translate"]
 
 DRIVER_ERRORS: Final = (sqlite3.Error, UnicodeError)
 """What the driver raises: an error about damaged text quotes the text, and fails at that."""
@@ -43,7 +48,14 @@ def is_definite_at_commit(error: sqlite3.Error) -> bool:
 
 def is_poison(error: sqlite3.Error) -> bool:
     """Say whether the connection must not be used again after this error."""
-    return primary(error) in (sqlite3.SQLITE_IOERR, *_DAMAGE)
+    # A foreign write that keeps a cursor keeps its snapshot as well, and BEGIN IMMEDIATE fails as long as it does.
+    is_held_back = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT
+    return is_held_back or primary(error) in (sqlite3.SQLITE_IOERR, *_DAMAGE)
+
+
+def is_poison_inside(error: sqlite3.Error) -> bool:
+    """Say whether an error inside a transaction that holds the write lock means that the connection ends here."""
+    return is_poison(error) or primary(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def translate(error: sqlite3.Error | UnicodeError, doing: str) -> EventLogError:

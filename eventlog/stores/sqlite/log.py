@@ -36,6 +36,7 @@ from eventlog.stores.requests import (
     check_stream,
     check_wanted,
     make_request,
+    make_writing_request,
 )
 from eventlog.stores.sqlite.backup import copy_database
 from eventlog.stores.sqlite.connection import Durability, Settings, Worker, sqlite_has_wal_reset_fix
@@ -43,6 +44,7 @@ from eventlog.stores.sqlite.database import Facts, check_file, open_for_reading,
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.identity import Identity, canonical_path
+from eventlog.stores.sqlite.own_tables import create_table
 from eventlog.stores.sqlite.reader import ReadConnections
 from eventlog.stores.sqlite.rows import Rows
 from eventlog.stores.sqlite.transaction import Transactions
@@ -320,6 +322,30 @@ class SqliteLog:
         """The engine's own door: as `append_many`, for streams that begin with `run:` or `$` as well."""
         self._guard.check()
         return await self._submit(self._request(appends, checks, actor, None, None, is_reserved_allowed=True))
+
+    async def append_with(
+        self, stream: str, type: str, make: Callable[[Any], Any], *, expect: Expect, actor: str | None = None
+    ) -> AppendResult:
+        """Append the event that `make(connection)` returns, in the transaction in which it is called."""
+        self._guard.check()
+        request = make_writing_request(
+            stream,
+            type,
+            make,
+            expect,
+            actor=actor if actor is not None else self._actor,
+            registry=self._registry,
+            limits=self._limits,
+        )
+        return (await self._submit(request))[0]
+
+    async def create_table(self, statement: str) -> None:
+        """Run one `CREATE TABLE` or `CREATE INDEX`, best with `IF NOT EXISTS`: a table for effects, beside the log's.
+
+        Raises InvalidInput(`invalid_argument`) for any other statement, for a table of the log or of one of its views,
+        and for what SQLite refuses.
+        """
+        await self.write_view(create_table, statement)
 
     def _request(
         self,

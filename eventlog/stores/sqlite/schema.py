@@ -37,7 +37,16 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Final
 
-__all__ = ["APPLICATION_ID", "CREATE", "EVENT_COLUMNS", "FORMAT_VERSION", "INSERT_EVENT", "MIGRATIONS", "Migration"]
+__all__ = [
+    "APPLICATION_ID",
+    "CREATE",
+    "EVENT_COLUMNS",
+    "FORMAT_VERSION",
+    "INSERT_EVENT",
+    "MIGRATIONS",
+    "OWN_TABLES",
+    "Migration",
+]
 
 APPLICATION_ID: Final = 0x45764C67
 FORMAT_VERSION: Final = 1
@@ -62,6 +71,22 @@ EVENT_COLUMNS: Final = (
     "salt",
     "leaf",
 )
+
+OWN_TABLES: Final = frozenset(
+    {
+        "meta",
+        "log_ids",
+        "streams",
+        "types",
+        "actors",
+        "events",
+        "views",
+        "sqlite_master",
+        "sqlite_schema",
+        "sqlite_sequence",
+    }
+)
+"""What only the log itself writes."""
 
 INSERT_EVENT: Final = f"INSERT INTO events ({', '.join(EVENT_COLUMNS)}) VALUES ({', '.join('?' * len(EVENT_COLUMNS))})"
 

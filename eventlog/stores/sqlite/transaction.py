@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
 from eventlog.errors import EventLogError, LogCorrupt, StoreBusy, StoreUnavailable, WrongExpectedVersion
@@ -20,12 +21,13 @@ from eventlog.log import AppendResult
 from eventlog.stores.clock import Clock
 from eventlog.stores.entropy import random_bytes
 from eventlog.stores.repeats import original_results
-from eventlog.stores.requests import EncodedEvent, Part, Request
+from eventlog.stores.requests import EncodedEvent, Part, Request, Write
 from eventlog.stores.sqlite.database import read_facts
-from eventlog.stores.sqlite.failures import is_definite_at_commit, is_poison, translate
+from eventlog.stores.sqlite.failures import is_definite_at_commit, is_poison, is_poison_inside, translate
 from eventlog.stores.sqlite.file_lock import FileLock
+from eventlog.stores.sqlite.foreign_write import ConnectionBroken, TransactionEnded, run_write
 from eventlog.stores.sqlite.identity import Identity
-from eventlog.stores.sqlite.schema import INSERT_EVENT
+from eventlog.stores.sqlite.schema import INSERT_EVENT, OWN_TABLES
 
 __all__ = ["Batch", "BatchOutcome", "InlineViews", "Transactions"]
 
@@ -152,27 +154,31 @@ class Transactions:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            return _all(batch, translate(error, "cannot begin a transaction"), poison=_poison(error))
+            poison = self._roll_back(connection) or _poison(error)
+            return _all(batch, translate(error, "cannot begin a transaction"), poison=poison)
         if not batch.begin():
-            connection.execute("ROLLBACK")
-            return _all(batch, StoreBusy("the write lock was not free in time"))
+            poison = self._roll_back(connection)
+            return _all(batch, StoreBusy("the write lock was not free in time"), poison=poison)
         try:
             answers = self._write(connection, batch.requests)
         except sqlite3.Error as error:
+            poison = self._roll_back(connection, after=error) or _poison(error)
+            return _all(batch, translate(error, "cannot append"), poison=poison)
+        except ConnectionBroken as error:
             self._roll_back(connection)
-            return _all(batch, translate(error, "cannot append"), poison=_poison(error))
+            return _all(batch, StoreUnavailable("store_io_error", f"cannot append: {error}"), poison=str(error))
         except BaseException as error:
-            self._roll_back(connection)
-            return _all(batch, _coded(error))
+            poison = self._roll_back(connection)
+            return _all(batch, _coded(error), poison=poison)
         return self._finish(connection, batch, answers)
 
     def _finish(self, connection: sqlite3.Connection, batch: Batch, answers: list[Answer]) -> BatchOutcome:
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self._roll_back(connection)
+            poison = self._roll_back(connection, after=error) or _poison(error)
             if is_definite_at_commit(error):
-                return _all(batch, translate(error, "cannot commit"), poison=_poison(error))
+                return _all(batch, translate(error, "cannot commit"), poison=poison)
             return BatchOutcome(unknown=str(error), poison=f"COMMIT failed: {error}")
         try:
             return BatchOutcome(answers=answers, wal_bytes=self._identity.check(), written=self._written)
@@ -180,26 +186,36 @@ class Transactions:
             return BatchOutcome(unknown=str(error), poison=str(error), is_lost=True)
 
     def _write(self, connection: sqlite3.Connection, requests: Sequence[Request]) -> list[Answer]:
-        try:
-            return self._write_once(connection, requests, is_careful=False)
-        except sqlite3.IntegrityError:
-            # An id is in the log already (the usual reason), or what we remembered is wrong. Start over, trusting none.
-            connection.execute("ROLLBACK")
-            connection.execute("BEGIN IMMEDIATE")
+        """Write the batch, and start over when it has to be: once trusting nothing, and without whoever ended it."""
+        refused: dict[int, EventLogError] = {}
+        is_careful = False
+        while True:
+            try:
+                return self._write_once(connection, requests, refused, is_careful=is_careful)
+            except _RequestEndedAll as ended:
+                refused[ended.index] = ended.error
+            except sqlite3.IntegrityError as error:
+                # An id is in the log already (the usual reason), or what we remembered is wrong.
+                if is_careful:
+                    raise LogCorrupt("append_refused", f"the database refuses the next event: {error}") from error
+                is_careful = True
+                connection.execute("ROLLBACK")
             self._forget()
-        try:
-            return self._write_once(connection, requests, is_careful=True)
-        except sqlite3.IntegrityError as error:
-            raise LogCorrupt("append_refused", f"the database refuses the next event: {error}") from error
+            connection.execute("BEGIN IMMEDIATE")
 
     def _write_once(
-        self, connection: sqlite3.Connection, requests: Sequence[Request], *, is_careful: bool
+        self,
+        connection: sqlite3.Connection,
+        requests: Sequence[Request],
+        refused: Mapping[int, EventLogError],
+        *,
+        is_careful: bool,
     ) -> list[Answer]:
         self._refresh(connection)
         self._written = 0
         before = self._position
         plan = _Plan(self, connection, is_careful, sum([request.size for request in requests]))
-        answers = [plan.answer(request) for request in requests]
+        answers = [refused.get(index) or plan.answer(request, index) for index, request in enumerate(requests)]
         if plan.rows:
             connection.executemany(INSERT_EVENT, plan.rows)
             self._position = plan.position
@@ -225,13 +241,25 @@ class Transactions:
         if self._views is not None:
             self._views.forget()
 
-    def _roll_back(self, connection: sqlite3.Connection) -> None:
+    def _roll_back(self, connection: sqlite3.Connection, *, after: sqlite3.Error | None = None) -> str | None:
+        """End the transaction, if SQLite has not. Never raises; returns why the connection cannot be used, if so."""
         self._forget()
-        if connection.in_transaction:
-            try:
-                connection.execute("ROLLBACK")
-            except sqlite3.Error:
-                pass  # SQLite rolls back by itself on the errors that make this fail; the connection is poisoned
+        try:
+            if not connection.in_transaction:
+                return None
+            connection.execute("ROLLBACK")
+        except Exception as error:
+            return f"a transaction could not be rolled back: {error}"
+        return str(after) if after is not None and is_poison_inside(after) else None
+
+
+class _RequestEndedAll(Exception):
+    """The write of the request at `index` made SQLite end the whole transaction; `error` is its answer."""
+
+    def __init__(self, index: int, error: EventLogError) -> None:
+        self.index: Final = index
+        self.error: Final = error
+        super().__init__(str(error))
 
 
 class _Plan:
@@ -253,19 +281,36 @@ class _Plan:
         self.position = transactions._position
         self.time_us = max(transactions._clock.now_us(), transactions._time_us)
 
-    def answer(self, request: Request) -> Answer:
-        """Place the events of a request, or say why not; a refused request leaves nothing behind."""
+    def answer(self, request: Request, index: int) -> Answer:
+        """Place the events of a request, or say why not; a refused request leaves nothing behind.
+
+        Raises _RequestEndedAll if nothing of the whole batch is left.
+        """
         try:
-            if self._is_careful or self._repeats_this_batch(request):
+            # A second try must not write again what the first one did, so whoever writes is looked up first.
+            if self._is_careful or request.write is not None or self._repeats_this_batch(request):
                 results = self._stored_results(request)
                 if results is not None:
                     return results
             miss = self._missed_expectation(request)
             if miss is not None:
                 return self._stored_results(request) or miss
+            if request.write is not None:
+                request = self._written(request, request.write)
             return [self._place(part, request.actor) for part in request.parts]
+        except TransactionEnded as ended:
+            raise _RequestEndedAll(index, ended.error) from ended
         except EventLogError as error:
             return error
+
+    def _written(self, request: Request, write: Write) -> Request:
+        """Let the request write what belongs to it, and return it with its event's body. All of that or nothing."""
+        connection = self._connection
+        own_tables = OWN_TABLES | {name.lower() for (name,) in connection.execute("SELECT name FROM views")}
+        body = run_write(connection, own_tables, write)
+        (part,) = request.parts
+        (event,) = part.events
+        return replace(request, parts=[replace(part, events=[replace(event, body=body)])])
 
     def estimate(self) -> int:
         """Return about how many bytes the rows are in the write-ahead log, in whole pages, and rather too many."""
