@@ -53,8 +53,22 @@ if TYPE_CHECKING:
     from eventlog.plain import Limits
     from eventlog.proposal import Proposal, propose
     from eventlog.run import Run, Status
+    from eventlog.runtime.actions.function import action
+    from eventlog.runtime.actions.http_request import HttpRequest
+    from eventlog.runtime.actions.row import InsertRow, RecordRow
+    from eventlog.runtime.actions.secrets import secret_ref
     from eventlog.runtime.actions.write_file import WriteFile
-    from eventlog.runtime.effects import Action, Call, Conflicted, Executed, Promise, Recovered
+    from eventlog.runtime.effects import (
+        Absent,
+        Action,
+        Call,
+        Conflicted,
+        Executed,
+        Inconclusive,
+        Promise,
+        Recovered,
+        TransactionalAction,
+    )
     from eventlog.runtime.runner import Outcome, Runner
     from eventlog.stores import open
 
@@ -100,14 +114,29 @@ _HOME = {
     "eventlog.plain": ("Limits",),
     "eventlog.proposal": ("Proposal", "propose"),
     "eventlog.run": ("Run", "Status"),
+    "eventlog.runtime.actions.function": ("action",),
+    "eventlog.runtime.actions.http_request": ("HttpRequest",),
+    "eventlog.runtime.actions.row": ("InsertRow", "RecordRow"),
+    "eventlog.runtime.actions.secrets": ("secret_ref",),
     "eventlog.runtime.actions.write_file": ("WriteFile",),
-    "eventlog.runtime.effects": ("Action", "Call", "Conflicted", "Executed", "Promise", "Recovered"),
+    "eventlog.runtime.effects": (
+        "Absent",
+        "Action",
+        "Call",
+        "Conflicted",
+        "Executed",
+        "Inconclusive",
+        "Promise",
+        "Recovered",
+        "TransactionalAction",
+    ),
     "eventlog.runtime.runner": ("Outcome", "Runner"),
     "eventlog.stores": ("open",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "Absent",
     "Action",
     "ActionConflict",
     "ActionFailed",
@@ -129,6 +158,9 @@ __all__ = [
     "FellBehind",
     "Head",
     "Health",
+    "HttpRequest",
+    "Inconclusive",
+    "InsertRow",
     "InvalidInput",
     "Limits",
     "LogCorrupt",
@@ -138,6 +170,7 @@ __all__ = [
     "OutcomeUnknown",
     "Promise",
     "Proposal",
+    "RecordRow",
     "RecordedEvent",
     "Recovered",
     "Refused",
@@ -149,14 +182,17 @@ __all__ = [
     "StoreBusy",
     "StoreUnavailable",
     "StreamSlice",
+    "TransactionalAction",
     "WriteFile",
     "WrongExpectedVersion",
     "__version__",
+    "action",
     "event",
     "fold",
     "new_event_id",
     "open",
     "propose",
+    "secret_ref",
 ]
 
 

@@ -32,6 +32,7 @@ from eventlog.runtime.effects import Call, Conflicted, Executed, Promise, Recove
 from eventlog.runtime.failpoints import EFFECT_AFTER, INTENT_AFTER_COMMIT, INTENT_BEFORE_COMMIT, RESULT_BEFORE_COMMIT
 from eventlog.stores import MemoryLog, SqliteLog
 from projections import RunsTable, runs_view
+from tests.effect_runs import Crash, assert_refused_as_unknown, crash_at, whole_log
 
 CONTENT = "approved technical brief"
 
@@ -58,13 +59,8 @@ class Scripted:
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MemoryLog | SqliteLog]:
-    path = "memory:" if request.param == "memory" else str(tmp_path / "log.db")
-    async with eventlog.open(path) as log:
+    async with whole_log(request.param, tmp_path) as log:
         yield log
-        position = 0
-        while (page := await log.check_page(after=position)).events:
-            assert not page.problems
-            position = page.position
 
 
 @pytest.fixture
@@ -348,26 +344,12 @@ async def test_an_opaque_action_with_an_unknown_outcome_is_never_tried_again(log
     action.answer = fail
     with pytest.raises(OutcomeUnknown):
         await runner.resume("run-1")
-    with pytest.raises(Refused) as refusal:
-        await runner.resume("run-1")
-    assert refusal.value.code == "outcome_unknown"
+    await assert_refused_as_unknown(runner)
     assert len(action.calls) == 1
     assert (await types(runner))[-1] == "resume_rejected"
 
 
 # ── crashes and rivals ────────────────────────────────────────────────────────────────────────────────────────────────
-class Crash(BaseException):
-    """Ends a resume as a dead process would: nothing behind it is recorded."""
-
-
-def crash_at(point: str) -> Callable[[str], None]:
-    def reach(name: str) -> None:
-        if name == point:
-            raise Crash
-
-    return reach
-
-
 @pytest.mark.parametrize("point", [INTENT_AFTER_COMMIT, EFFECT_AFTER, RESULT_BEFORE_COMMIT])
 async def test_an_orphaned_intent_is_taken_over_at_once_and_fenced(log: RunLog, action: Scripted, point: str) -> None:
     await approved(eventlog.Runner(log, actions=[action]))
@@ -584,7 +566,7 @@ async def test_an_edited_event_is_damage_for_its_run_and_for_no_other(tmp_path: 
 async def test_an_action_without_a_known_promise_is_refused(log: RunLog, promise: Any) -> None:
     action = Scripted()
     action.promise = promise
-    with pytest.raises(InvalidInput, match="a promise is one of checkable, opaque"):
+    with pytest.raises(InvalidInput, match="a promise is one of transactional, checkable, keyed, opaque"):
         eventlog.Runner(log, actions=[action])
 
 
@@ -610,23 +592,24 @@ async def test_what_is_no_report_is_an_unknown_outcome(runner: eventlog.Runner, 
 
 
 @pytest.mark.parametrize(
-    ("report", "field"),
+    "report",
     [
-        (Executed(result=object()), "result"),
-        (Executed(result=float("nan")), "result"),
-        (Executed(result="\ud800"), "result"),
-        (Executed(result="x" * 17_000_000), "result"),
-        (Recovered(evidence={1: 2}), "evidence"),
+        Executed(result=object()),
+        Executed(result=float("nan")),
+        Executed(result="\ud800"),
+        Executed(result="x" * 17_000_000),
+        Recovered(evidence={1: 2}),
     ],
 )
 async def test_an_effect_whose_result_cannot_be_stored_is_recorded_without_it(
-    runner: eventlog.Runner, action: Scripted, report: Report, field: str
+    runner: eventlog.Runner, action: Scripted, report: Report
 ) -> None:
     await approved(runner)
     action.answer = lambda call: report
     await runner.resume("run-1")
     event = (await runner.trace("run-1"))[-1]
-    assert "not_stored" in getattr(event.data, field)
+    assert event.data.not_stored.partition(" at ")[2].startswith("$")
+    assert (await runner.state("run-1")).not_stored == event.data.not_stored
     assert (await runner.resume("run-1")).result == "already_completed"
     assert len(action.calls) == 1
 

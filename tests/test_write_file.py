@@ -35,6 +35,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import eventlog
 from eventlog.errors import ActionFailed
 from eventlog.runtime.actions import directories, write_file
 from eventlog.runtime.actions.write_file import WriteFile
@@ -59,6 +60,7 @@ def a_call(
     attempt: int = 1,
     reach: Reach = pass_by,
     args: Any = None,
+    folder: str | Path | None = None,
 ) -> Call:
     args = {"content": content} if args is None else args
     return Call(
@@ -67,6 +69,7 @@ def a_call(
         args=args,
         output=str(output),
         op_key=op_key,
+        folder=None if folder is None else str(folder),
         attempt=attempt,
         reach=reach,
     )
@@ -99,7 +102,9 @@ def executed(output: str | Path) -> Executed:
     return Executed(result={"path": str(output), "sha256": DIGEST, "size_bytes": len(CONTENT.encode())})
 
 
-RECOVERED: Final = Recovered(evidence={"sha256": DIGEST, "size_bytes": len(CONTENT.encode())})
+def recovered(output: str | Path) -> Recovered:
+    """The same result as of the attempt that wrote it, and what was seen."""
+    return Recovered(evidence={"sha256": DIGEST, "size_bytes": len(CONTENT.encode())}, result=executed(output).result)
 
 
 # ── faults ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,13 +165,13 @@ import asyncio, json, os, signal, sys
 from eventlog.errors import ActionFailed
 from eventlog.runtime.actions.write_file import WriteFile
 from eventlog.runtime.effects import Call
-from eventlog.runtime.failpoints import EFFECT_INSIDE, exit_at
+from eventlog.runtime.failpoints import EFFECT_INSIDE, crash_at
 
 def kill(name):
     os.kill(os.getpid(), signal.SIGKILL)
 
 given = json.loads(sys.argv[1])
-reach = {"exit": exit_at(EFFECT_INSIDE), "kill": kill, "pass": lambda name: None}[given["reach"]]
+reach = {"exit": crash_at(EFFECT_INSIDE), "kill": kill, "pass": lambda name: None}[given["reach"]]
 call = Call(run_id="run-1", action="write_file", args={"content": given["content"]}, output=given["output"],
             op_key=given["op_key"], attempt=given["attempt"], reach=reach)
 if "user" in given:  # Only now: the interpreter may lie where this user may not go. The loop starts to import the rest.
@@ -259,13 +264,11 @@ def test_any_text_is_written_as_it_is(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize("root", [True, False], ids=["with root", "without root"])
-def test_missing_parents_are_made_with_the_modes_of_the_umask(
-    tmp_path: Path, root: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_missing_parents_are_made_with_the_modes_of_the_umask(tmp_path: Path, root: bool) -> None:
     before = os.umask(0o027)
     try:
-        assert perform(a_call("a/./b//ö/t.txt"), tmp_path if root else None) == executed("a/./b//ö/t.txt")
+        call = a_call("a/./b//ö/t.txt", folder=tmp_path)
+        assert perform(call, tmp_path if root else None) == executed("a/./b//ö/t.txt")
     finally:
         os.umask(before)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "a/b/ö", "a/b/ö/t.txt")]
@@ -328,6 +331,52 @@ def test_a_path_that_names_no_file_is_refused(path: str, root: str | None) -> No
     with pytest.raises(ActionFailed) as caught:
         WriteFile(root=root).check(a_call(path))
     assert caught.value.code == "path_not_allowed"
+
+
+@pytest.mark.parametrize("folder", [None, "", ".", "work", "../work", "/a\0b"], ids=repr)
+def test_a_relative_path_without_an_absolute_folder_could_be_any_file_and_is_refused(folder: str | None) -> None:
+    with pytest.raises(ActionFailed) as caught:
+        WriteFile().check(a_call("t", folder=folder))
+    assert caught.value.code == "path_not_allowed"
+
+
+def test_a_folder_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ActionFailed) as caught:
+        WriteFile().check(a_call("t", folder="/\ud800"))
+    assert caught.value.code == "invalid_text"
+
+
+@pytest.mark.parametrize(("path", "root"), [("/t", None), ("t", "/nowhere")])
+def test_who_needs_no_folder_is_not_asked_for_one(path: str, root: str | None) -> None:
+    for folder in (None, "work"):
+        WriteFile(root=root).check(a_call(path, folder=folder))
+
+
+def test_a_relative_path_is_taken_from_the_folder_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    assert perform(a_call("t", folder=tmp_path / "work")) == executed("t")
+    assert (tmp_path / "work/t").read_bytes() == CONTENT.encode()
+
+
+async def test_a_run_that_was_proposed_in_no_folder_never_writes_a_relative_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, here = tmp_path / "gone", tmp_path / "here"
+    gone.mkdir()
+    here.mkdir()
+    async with eventlog.open("memory:") as log:
+        runner = eventlog.Runner(log, actions=[WriteFile()])
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        proposal = eventlog.propose("write_file", {"content": CONTENT}, "t")
+        await runner.propose("run-1", proposal)
+        await runner.approve("run-1", proposal.hash)
+        monkeypatch.chdir(here)
+        with pytest.raises(ActionFailed) as caught:
+            await runner.resume("run-1")
+        assert caught.value.code == "path_not_allowed"
+        assert "resume_started" not in [event.type for event in await runner.trace("run-1")]
+    assert list(here.iterdir()) == []
 
 
 @pytest.mark.parametrize("path", ["/etc/x", "//x", "../x", "a/../x", "a/../../x", "a/b/../x"])
@@ -413,7 +462,7 @@ def test_the_same_content_is_recovered_and_the_file_stays_as_it_is(tmp_path: Pat
         os.link(target, tmp_path / f"link{number}")
     os.utime(target, ns=(1, 1))
     before = state(target)
-    assert perform(a_call(target, attempt=attempt)) == RECOVERED
+    assert perform(a_call(target, attempt=attempt)) == recovered(target)
     assert state(target) == before
 
 
@@ -565,7 +614,7 @@ def test_below_the_root_files_and_directories_are_made(
 ) -> None:
     root = outside.parent / "root"
     assert confined(lambda: perform(a_call("inner/x/y/t"), root)) == executed("inner/x/y/t")
-    assert confined(lambda: perform(a_call("inner/x/y/t", attempt=2), root)) == RECOVERED
+    assert confined(lambda: perform(a_call("inner/x/y/t", attempt=2), root)) == recovered("inner/x/y/t")
     assert confined(lambda: perform(a_call("top"), root)) == executed("top")
 
 
@@ -817,7 +866,7 @@ def test_whichever_call_fails_a_failure_means_no_target_and_the_next_attempt_is_
         was_there = target.exists()
         assert end == "Executed" or end.startswith(("ActionFailed action_failed", "OSError")), end
         assert not (end.startswith("ActionFailed") and was_there), f"call {nth}: told failed, but it is there"
-        assert perform(a_call("a/t", attempt=2), base) == (RECOVERED if was_there else executed("a/t"))
+        assert perform(a_call("a/t", attempt=2), base) == (recovered("a/t") if was_there else executed("a/t"))
         assert target.read_bytes() == CONTENT.encode() and temps(base) == []
         ends.append(end)
     assert ends[0] != "Executed" and ends[-1] == "Executed", f"the faults did not go through every call: {ends}"
@@ -829,7 +878,7 @@ def test_a_directory_that_cannot_be_flushed_after_the_link_is_unknown_and_then_r
     tracer = failing(tmp_path, "fsync:error=EIO:when=2")  # The first is the temp's.
     assert finish(start(*tracer, output="t", root=str(base))) == f"OSError {errno.EIO}"
     assert (base / "t").read_bytes() == CONTENT.encode()
-    assert perform(a_call("t", attempt=2), base) == RECOVERED
+    assert perform(a_call("t", attempt=2), base) == recovered("t")
 
 
 # ── crashes, races, cancellation ──────────────────────────────────────────────────────────────────────────────────────
@@ -864,7 +913,7 @@ def test_killed_at_any_step_the_target_is_whole_or_absent_and_the_next_attempt_i
         killed += process.returncode != 0
         was_there = target.exists()
         assert end == ("Executed" if process.returncode == 0 else "")
-        assert perform(a_call("a/t", attempt=attempt), base) == (RECOVERED if was_there else executed("a/t"))
+        assert perform(a_call("a/t", attempt=attempt), base) == (recovered("a/t") if was_there else executed("a/t"))
         assert target.read_bytes() == CONTENT.encode() and temps(base) == []
     assert 0 < killed < 6, "the kills did not go through every step"
 
@@ -936,7 +985,7 @@ async def test_cancellation_waits_until_the_thread_has_finished(tmp_path: Path) 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert passed.is_set() and (tmp_path / "t").read_bytes() == CONTENT.encode() and temps(tmp_path) == []
-    assert await WriteFile().execute(a_call(tmp_path / "t", attempt=2)) == RECOVERED
+    assert await WriteFile().execute(a_call(tmp_path / "t", attempt=2)) == recovered(tmp_path / "t")
 
 
 @pytest.mark.asyncio

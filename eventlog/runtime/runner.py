@@ -7,71 +7,61 @@ version that was read, so one of them wins, and the other has done nothing.
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec.structs import replace
 
-from eventlog import errors
 from eventlog.decide import (
     Accepted,
     Refusal,
     Replay,
-    begin_effect,
     check_run_id,
     compare_view,
+    compensate,
+    reconcile,
     record_decision,
     refuse_resume,
     require_run,
     resume,
     start,
 )
-from eventlog.errors import (
-    ActionConflict,
-    ActionFailed,
-    ClaimLost,
-    EventLogError,
-    InvalidInput,
-    LogCorrupt,
-    RunConflict,
-    WrongExpectedVersion,
-)
-from eventlog.events import RUN_EVENTS, Failure, Owner, ResumeRejected, RunClaimed, RunEvent, run_stream
-from eventlog.events import ActionConflict as ActionConflictEvent
-from eventlog.events import ActionExecuted as ActionExecutedEvent
-from eventlog.events import ActionFailed as ActionFailedEvent
-from eventlog.events import ActionRecovered as ActionRecoveredEvent
-from eventlog.events import OutcomeUnknown as OutcomeUnknownEvent
-from eventlog.log import Append, Expect, NewEvent, RecordedEvent, RunLog
+from eventlog.errors import ActionFailed, InvalidInput, RunConflict, WrongExpectedVersion
+from eventlog.events import ActionReplayed, Owner, ResumeRejected
+from eventlog.log import RecordedEvent, RunLog, TransactionalLog
+from eventlog.plain import check_id
 from eventlog.proposal import Proposal, op_key
-from eventlog.run import Intent, Run, Status, fold_run
-from eventlog.runtime.claims import hold, is_orphaned
-from eventlog.runtime.effects import Action, Call, Conflicted, Executed, Promise, Recovered, Report
-from eventlog.runtime.failpoints import (
-    EFFECT_AFTER,
-    INTENT_AFTER_COMMIT,
-    INTENT_BEFORE_COMMIT,
-    RESULT_AFTER_COMMIT,
-    RESULT_BEFORE_COMMIT,
-    Reach,
-    pass_by,
+from eventlog.run import Intent, Run, Status
+from eventlog.runtime.attempts import AnyAction, Attempts, described, logged
+from eventlog.runtime.claims import forget, hold
+from eventlog.runtime.effect_events import Doing, Undoing
+from eventlog.runtime.effects import (
+    Call,
+    Promise,
+    compensation_of,
+    key_lifetime_s_of,
+    request_life_s_of,
 )
+from eventlog.runtime.failpoints import Reach, pass_by
+from eventlog.runtime.run_streams import MAX_REDECISIONS, RunStreams, printable
 from eventlog.stores.clock import Clock, SystemClock
-from eventlog.stores.telemetry import logger
 
 __all__ = ["Outcome", "RunView", "Runner"]
 
-E = TypeVar("E", bound=EventLogError)
-
-_MAX_REDECISIONS: Final = 100
 MAX_LEASE_S: Final = 365 * 24 * 3600
-_TYPE_OF: Final = {cls: name for name, cls in RUN_EVENTS.items()}
+_MAX_LIFETIME_S: Final = 100 * 365 * 24 * 3600
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command left behind. `result` is set by `resume`: executed, recovered or already_completed."""
+    """What a command left behind.
+
+    `result` is set by `resume` (executed, recovered or already_completed) and by `compensate` (compensated or
+    already_compensated).
+    """
 
     run: Run
     result: str | None = None
@@ -83,6 +73,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def status(self) -> str:
         return self.run.status.value
+
+    @property
+    def value(self) -> Any:
+        """What the effect returned when it happened, the same for every later resume."""
+        return self.run.result
 
 
 class RunView(Protocol):
@@ -105,7 +100,7 @@ class Runner:
         self,
         log: RunLog,
         *,
-        actions: Iterable[Action] = (),
+        actions: Iterable[AnyAction] = (),
         view: RunView | None = None,
         lease_s: float = 300.0,
         folder: str | None = None,
@@ -119,21 +114,23 @@ class Runner:
         self._log: Final = log
         self._actions: Final = _by_name(actions)
         self._view: Final = view
-        self._lease_s: Final = lease_s
+        if folder is not None and not os.path.isabs(folder):
+            raise InvalidInput("invalid_argument", f"`folder` is an absolute path, not {folder!r:.200}")
         self._folder: Final = folder
-        self._clock: Final = clock or SystemClock()
         self._reach: Final = reach
+        self._streams: Final = RunStreams(log, reach)
+        self._attempts: Final = Attempts(self._streams, clock or SystemClock(), reach, place=log.place, lease_s=lease_s)
 
     async def propose(self, run_id: str, proposal: Proposal, *, actor: str | None = None) -> Outcome:
         """Begin a run of one action, which then waits for a decision. Raises Refused(`run_exists`)."""
         run = Run(run_id=check_run_id(run_id))
         accepted = start(run, proposal, self._folder or _current_folder())
         try:
-            await self._append(run, accepted.events, actor)
+            await self._streams.append(run, accepted.events, actor)
         except WrongExpectedVersion:
-            start(await self._load(run_id), proposal)  # raises run_exists
+            start(await self._streams.load(run_id), proposal)  # raises run_exists
             raise
-        return Outcome(run=await self._load(run_id))
+        return Outcome(run=await self._streams.load(run_id))
 
     async def approve(
         self, run_id: str, proposal_hash: str, *, reason: str | None = None, actor: str | None = None
@@ -156,34 +153,118 @@ class Runner:
 
         `output`, if given, must be the approved target. Raises Refused when the run does not allow it (the refusal is
         in the log), ActionConflict, ActionFailed or OutcomeUnknown for the effect's own end, RunConflict or ClaimLost
-        when another resumer is at work, LogCorrupt when the run's events contradict their hashes.
+        when another resumer is at work, LogCorrupt when the run's events contradict their hashes. A run that has ended
+        gives the stored result again (`Outcome.value`), or raises the failure that was final.
         """
         check_run_id(run_id)
-        for _ in range(_MAX_REDECISIONS):
-            run = await self._load(run_id)
+        for _ in range(MAX_REDECISIONS):
+            run = await self._streams.load(run_id)
             decision = resume(run, output)
             if isinstance(decision, Accepted):
                 decision = await self._look_before_effect(run) or decision
             match decision:
                 case Refusal(event=event, error=error):
-                    if await self._has_appended(run, (event,), actor):
-                        raise _logged(error)
+                    if await self._streams.has_appended(run, (event,), actor):
+                        raise logged(error)
                 case Replay(event=event):
-                    if await self._has_appended(run, (event,), actor):
-                        return Outcome(run=await self._load(run_id), result=event.reason)
+                    if await self._streams.has_appended(run, (event,), actor):
+                        _raise_final_failure(run)
+                        return Outcome(run=await self._streams.load(run_id), result=event.reason)
                 case Accepted():
                     return await self._perform(run, actor)
         raise RunConflict(run_id, "it changes faster than a decision can be recorded")
 
+    async def reconcile(
+        self, run_id: str, verdict: str, *, evidence: str, result: Any = None, actor: str | None = None
+    ) -> Outcome:
+        """Settle an outcome that nobody knows: `executed` (with its `result`), `not_executed` or `abandoned`.
+
+        `evidence` says how that was found out; it is stored with who said so. A resumer that is dead or late, and left
+        no result, is fenced first. After `not_executed` the run may be resumed, and acts under the same op_key; so that
+        is refused while a resumer that was overruled can be seen to live. Raises Refused(`unknown_run`,
+        `outcome_not_unknown`), InvalidInput(`invalid_verdict`, …), RunConflict while a resumer is at work.
+        """
+        check_run_id(run_id)
+        for _ in range(MAX_REDECISIONS):
+            run = await self._streams.load(run_id)
+            with hold(self._log.place) as owner:
+                outcome = await self._settle(
+                    run,
+                    partial(reconcile, run, verdict, evidence, actor_source=_actor_source(actor), result=result),
+                    owner,
+                    actor,
+                    may_act_again=verdict == "not_executed",
+                )
+            if outcome is not None:
+                return outcome
+        raise RunConflict(run_id, "it changes faster than a verdict can be recorded")
+
+    async def _settle(
+        self,
+        run: Run,
+        decide: Callable[..., Accepted | Refusal],
+        owner: Owner,
+        actor: str | None,
+        *,
+        may_act_again: bool,
+    ) -> Outcome | None:
+        """Append a verdict, behind a claim if one is needed; None if the run has moved. Raises what refuses it."""
+        is_settled = True
+        try:
+            claims = self._attempts.fence(run, _open_intent(run), owner)
+            decision = decide(claims=claims)
+            if isinstance(decision, Accepted) and may_act_again:
+                self._attempts.require_no_late_effect(run, claims)
+            events = decision.events if isinstance(decision, Accepted) else (decision.event,)
+            is_settled = False
+            has_appended = await self._streams.has_appended(run, events, actor)
+            is_settled = True
+        finally:
+            if is_settled:  # nothing of this owner is open in the log, and nobody will ask whether it lives
+                forget(owner, self._log.place)
+        if has_appended and claims is not None:
+            self._attempts.forget_dead(_open_intent(run), claims)
+        if has_appended and isinstance(decision, Refusal):
+            raise logged(decision.error)
+        return Outcome(run=await self._streams.load(run.run_id)) if has_appended else None
+
+    async def compensate(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Outcome:
+        """Undo the executed effect of a run by the action that its action names.
+
+        That is an effect like any other: with an op_key, an intent and a result of its own, and safe to repeat after a
+        crash. Raises Refused(`unknown_run`, `cannot_compensate`, `unknown_action`), and as `resume` for the effect.
+        """
+        check_run_id(run_id)
+        for _ in range(MAX_REDECISIONS):
+            run = await self._streams.load(run_id)
+            if run.status is Status.COMPENSATED:
+                if await self._streams.has_appended(run, (ActionReplayed(reason="already_compensated"),), actor):
+                    return Outcome(run=await self._streams.load(run_id), result="already_compensated")
+                continue
+            undoing = self._undoing_of(run)
+            decision = compensate(run, undoing, reason) or await self._undo(run, undoing or "", reason, actor)
+            if isinstance(decision, Outcome):
+                return decision
+            if await self._streams.has_appended(run, (decision.event,), actor):
+                raise logged(decision.error)
+        raise RunConflict(run_id, "it changes faster than a decision can be recorded")
+
+    def _undoing_of(self, run: Run) -> str | None:
+        """Return the name of the action that undoes the run's effect, if its action names one."""
+        action = self._actions.get(run.proposal.action) if run.proposal is not None else None
+        if action is None and run.compensation is not None:
+            return run.compensation.action
+        return compensation_of(action)
+
     async def state(self, run_id: str, *, at_version: int | None = None) -> Run:
         """Return the run as its events leave it, up to `at_version` if given. Raises Refused(`unknown_run`)."""
-        run = await self._load(check_run_id(run_id), at_version)
+        run = await self._streams.load(check_run_id(run_id), at_version)
         require_run(run)
         return run
 
     async def trace(self, run_id: str) -> Sequence[RecordedEvent]:
         """Return the events of a run, verified. Raises Refused(`unknown_run`)."""
-        events = (await self._log.read_stream(run_stream(check_run_id(run_id)))).events
+        events = await self._streams.events(check_run_id(run_id))
         require_run(Run(run_id=run_id, version=len(events)))
         return events
 
@@ -191,16 +272,15 @@ class Runner:
         self, run_id: str, decision: str, proposal_hash: str, reason: str | None, actor: str | None
     ) -> Outcome:
         check_run_id(run_id)
-        actor_source = "os" if actor is None else "asserted"
-        for _ in range(_MAX_REDECISIONS):
-            run = await self._load(run_id)
-            match record_decision(run, decision, proposal_hash, actor_source=actor_source, reason=reason):
+        for _ in range(MAX_REDECISIONS):
+            run = await self._streams.load(run_id)
+            match record_decision(run, decision, proposal_hash, actor_source=_actor_source(actor), reason=reason):
                 case Accepted(events=events):
-                    if await self._has_appended(run, events, actor):
-                        return Outcome(run=await self._load(run_id))
+                    if await self._streams.has_appended(run, events, actor):
+                        return Outcome(run=await self._streams.load(run_id))
                 case Refusal(event=event, error=error):
-                    if await self._has_appended(run, (event,), actor):
-                        raise _logged(error)
+                    if await self._streams.has_appended(run, (event,), actor):
+                        raise logged(error)
         raise RunConflict(run_id, "it changes faster than a decision can be recorded")
 
     async def _look_before_effect(self, run: Run) -> Refusal | None:
@@ -210,183 +290,92 @@ class Runner:
         action = self._actions.get(proposal.action)
         if action is None:
             return refuse_resume(run, "unknown_action", f"no action {proposal.action!r} is registered here")
-        if run.status is Status.OUTCOME_UNKNOWN and _is_opaque(action):
+        effect = self._doing(run, proposal)
+        if effect.is_unknown(run) and self._attempts.recourse(action, effect, run) == "unknown":
             return refuse_resume(run, "outcome_unknown", f"the effect of run {run.run_id!r} may have happened")
-        try:
-            action.check(self._call(run, proposal, run.attempts + 1))
-        except ActionFailed as error:
-            why = _printable(str(error))
-            event = ResumeRejected(reason=_printable(error.code), status=run.status.value, detail=why)
-            return Refusal(event, ActionFailed(error.code, str(error), run_id=run.run_id, **error.details))
-        except Exception as error:
-            why = _printable(f"{type(error).__name__}: {error}")
-            return refuse_resume(run, "action_failed", f"the action's own check failed: {why}", detail=why)
+        refused = self._refused_by_check(run, effect, action)
+        if refused is not None:
+            return refused
         return compare_view(run, await self._view.row(run)) if self._view is not None else None
+
+    def _refused_by_check(self, run: Run, effect: Doing | Undoing, action: AnyAction) -> Refusal | None:
+        """Refuse, before any intent, what the action refuses. Of an earlier attempt that proves nothing."""
+        error = self._failed_check(action, self._call(run, effect, effect.attempts(run) + 1))
+        if error is None:
+            return None
+        why = described(error, named=False)
+        if effect.intent(run) is not None or effect.is_unknown(run):
+            message = f"an earlier attempt of run {run.run_id!r} may have happened, and another is refused: {why}"
+            return refuse_resume(run, "outcome_unknown", message, detail=f"{printable(str(error.code))}: {why}")
+        return Refusal(ResumeRejected(reason=printable(str(error.code)), status=run.status.value, detail=why), error)
+
+    def _failed_check(self, action: AnyAction, call: Call) -> ActionFailed | None:
+        """Return why the action refuses the call, if it does."""
+        if Promise(action.promise) is Promise.TRANSACTIONAL and not isinstance(self._log, TransactionalLog):
+            message = f"the action {call.action!r} writes in the log's own database, and this log has none"
+            return ActionFailed("transaction_unsupported", message, run_id=call.run_id)
+        try:
+            answer: object = action.check(call)
+            if answer is not None:
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                why = (
+                    f"it returned a {type(answer).__name__}; it refuses by raising ActionFailed, and waits for nothing"
+                )
+                return ActionFailed("action_failed", f"the action's own check failed: {why}", run_id=call.run_id)
+        except ActionFailed as error:
+            code, why = printable(str(error.code)), described(error, named=False)
+            return ActionFailed(code, why, **{**error.details, "run_id": call.run_id})
+        except Exception as error:
+            why = described(error)
+            return ActionFailed("action_failed", f"the action's own check failed: {why}", run_id=call.run_id)
+        return None
 
     async def _perform(self, run: Run, actor: str | None) -> Outcome:
         proposal = run.proposal
         assert proposal is not None, "a run that is approved has a proposal"
-        action = self._actions[proposal.action]
-        with hold(self._log.place) as owner:
-            if run.intent is not None and not self._may_take_over(run, run.intent):
-                raise RunConflict(run.run_id, "another resumer is performing its effect")
-            if run.intent is not None and _is_opaque(action):
-                await self._give_up(run, run.intent, owner, actor)
-            began_s = self._clock.monotonic_s()
-            held = await self._begin(run, owner, actor)
-            call = self._call(held, proposal, held.attempts)
-            if self._clock.monotonic_s() - began_s > self._lease_s / 2:
-                raise await self._failed(held, proposal, _too_late(), actor)
-            return await self._execute(held, proposal, action, call, actor)
+        effect = self._doing(run, proposal)
+        make_call = partial(self._call, run, effect)
+        result = await self._attempts.make(run, effect, self._actions[proposal.action], make_call, actor)
+        return Outcome(run=await self._streams.load(run.run_id), result=result)
 
-    async def _begin(self, run: Run, owner: Owner, actor: str | None) -> Run:
-        """Make the intent durable and return the run as it is held now. Raises RunConflict if another was first."""
+    async def _undo(self, run: Run, undoing: str, reason: str | None, actor: str | None) -> Outcome | Refusal:
+        """Undo the effect, or refuse before any intent."""
+        proposal = run.proposal
+        assert proposal is not None, "a run that was executed has a proposal"
+        action = self._actions.get(undoing)
+        if action is None:
+            return refuse_resume(run, "unknown_action", f"no action {undoing!r} is registered here")
+        key = op_key(self._log.store_id, run.run_id, f"compensate:{proposal.action}", run.approval_hash or "")
+        effect = Undoing(undoing, key, run.op_key or "", reason)
+        if effect.is_unknown(run) and self._attempts.recourse(action, effect, run) == "unknown":
+            return refuse_resume(
+                run, "outcome_unknown", f"undoing by {undoing!r} the effect of run {run.run_id!r} may have happened"
+            )
+        refused = self._refused_by_check(run, effect, action)
+        if refused is None and self._view is not None and run.status is Status.COMPLETED:
+            refused = compare_view(run, await self._view.row(run))
+        if refused is not None:
+            return refused
+        await self._attempts.make(run, effect, action, partial(self._call, run, effect), actor)
+        return Outcome(run=await self._streams.load(run.run_id), result="compensated")
+
+    def _doing(self, run: Run, proposal: Proposal) -> Doing:
+        key = op_key(self._log.store_id, run.run_id, proposal.action, run.approval_hash or "")
+        return Doing(proposal.action, key)
+
+    def _call(self, run: Run, effect: Doing | Undoing, attempt: int) -> Call:
+        """Return a call whose arguments are decoded afresh from what was approved: an action may change them."""
         assert run.proposal is not None, "a run that is approved has a proposal"
-        key = self._op_key(run, run.proposal)
-        if run.op_key not in (None, key):
-            raise LogCorrupt("op_key_changed", f"run {run.run_id!r} began under another op_key")
-        events = begin_effect(
-            run,
-            op_key=key,
-            owner=owner,
-            deadline_us=self._now_us(run) + round(self._lease_s * 1_000_000),
-            takes_over=run.intent is not None,
-        )
-        self._reach(INTENT_BEFORE_COMMIT)
-        try:
-            await self._append(run, events, actor)
-        except WrongExpectedVersion:
-            raise RunConflict(run.run_id, "another process was first") from None
-        self._reach(INTENT_AFTER_COMMIT)
-        return replace(
-            run, version=run.version + len(events), attempts=run.attempts + 1, epoch=_epoch_of(run), intent=run.intent
-        )
-
-    async def _execute(self, run: Run, proposal: Proposal, action: Action, call: Call, actor: str | None) -> Outcome:
-        try:
-            report = await action.execute(call)
-        except ActionFailed as error:
-            raise await self._failed(run, proposal, error, actor) from error
-        except Exception as error:
-            raise await self._unknown(run, proposal, error, actor) from error
-        self._reach(EFFECT_AFTER)
-        return await self._record_report(run, proposal, call, report, actor)
-
-    async def _record_report(
-        self, run: Run, proposal: Proposal, call: Call, report: Report, actor: str | None
-    ) -> Outcome:
-        name = proposal.action
-        match report:
-            case Executed(result=result):
-                await self._record(run, ActionExecutedEvent(action=name, op_key=call.op_key, result=result), actor)
-                return Outcome(run=await self._load(run.run_id), result="executed")
-            case Recovered(evidence=evidence):
-                await self._record(run, ActionRecoveredEvent(action=name, op_key=call.op_key, evidence=evidence), actor)
-                return Outcome(run=await self._load(run.run_id), result="recovered")
-            case Conflicted():
-                await self._record(run, _conflict_event(name, call.op_key, report), actor)
-                raise _logged(
-                    ActionConflict(
-                        "output_conflict",
-                        f"the target {proposal.output!r} of run {run.run_id!r} holds something else",
-                        run_id=run.run_id,
-                        output=proposal.output,
-                        expected_content_hash=report.expected_content_hash,
-                        existing_content_hash=report.existing_content_hash,
-                    )
-                )
-            case _:
-                error = TypeError(f"the action returned {type(report).__name__}, which is no report")
-                raise await self._unknown(run, proposal, error, actor)
-
-    async def _failed(self, run: Run, proposal: Proposal, error: ActionFailed, actor: str | None) -> ActionFailed:
-        failure = Failure(code=error.code, message=_printable(str(error)))
-        event = ActionFailedEvent(action=proposal.action, op_key=self._op_key(run, proposal), error=failure)
-        await self._record(run, event, actor)
-        return _logged(ActionFailed(error.code, str(error), run_id=run.run_id, **error.details))
-
-    async def _unknown(
-        self, run: Run, proposal: Proposal, error: Exception, actor: str | None
-    ) -> errors.OutcomeUnknown:
-        why = _printable(f"{type(error).__name__}: {error}")
-        event = OutcomeUnknownEvent(action=proposal.action, op_key=self._op_key(run, proposal), why=why)
-        await self._record(run, event, actor)
-        return _logged(errors.OutcomeUnknown(run.run_id, why))
-
-    async def _give_up(self, run: Run, intent: Intent, owner: Owner, actor: str | None) -> None:
-        """Fence a dead holder whose effect nobody can ask about. Raises OutcomeUnknown once that is recorded."""
-        assert run.proposal is not None, "a run that is approved has a proposal"
-        why = f"attempt {intent.attempt} ended without a result, and the action cannot be asked"
-        claim = RunClaimed(epoch=run.version + 1, owner=owner, deadline_us=self._now_us(run))
-        unknown = OutcomeUnknownEvent(action=run.proposal.action, op_key=intent.op_key, why=why)
-        if not await self._has_appended(run, (claim, unknown), actor):
-            raise RunConflict(run.run_id, "another process was first")
-        raise _logged(errors.OutcomeUnknown(run.run_id, why))
-
-    async def _record(self, run: Run, event: RunEvent, actor: str | None) -> None:
-        """Append the result of an effect, unless a later claim has fenced this holder (ClaimLost).
-
-        Other events (a refused approval) may have moved the version meanwhile; the result goes behind them. The event
-        id is made once, so that an append whose outcome was unknown is not recorded twice.
-        """
-        new = NewEvent(_TYPE_OF[type(event)], event)
-        version = run.version
-        self._reach(RESULT_BEFORE_COMMIT)
-        for _ in range(_MAX_REDECISIONS):
-            append = Append(run_stream(run.run_id), [new], Expect.at(version))
-            try:
-                await self._log.append_reserved([append], actor=actor)
-            except InvalidInput as error:
-                if new.data is not event:
-                    raise
-                new = NewEvent(new.type, _without_payload(event, error), new.event_id)
-            except WrongExpectedVersion:
-                now = await self._load(run.run_id)
-                if now.epoch > run.epoch or now.intent is None or now.attempts != run.attempts:
-                    raise _logged(ClaimLost(run.run_id, now.epoch, run.epoch)) from None
-                version = now.version
-            else:
-                self._reach(RESULT_AFTER_COMMIT)
-                return
-        raise RunConflict(run.run_id, "it changes faster than a result can be recorded")
-
-    async def _load(self, run_id: str, at_version: int | None = None) -> Run:
-        stream = await self._log.read_stream(run_stream(run_id))
-        try:
-            return fold_run(run_id, stream.events[:at_version])
-        except InvalidInput as error:
-            raise LogCorrupt("event_malformed", str(error), stream=run_stream(run_id)) from error
-
-    async def _append(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> None:
-        new = [NewEvent(_TYPE_OF[type(event)], event) for event in events]
-        append = Append(run_stream(run.run_id), new, Expect.at(run.version))
-        await self._log.append_reserved([append], actor=actor)
-
-    async def _has_appended(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> bool:
-        """Append at the version that was decided on; False if the run has moved and the decision must be made again."""
-        try:
-            await self._append(run, events, actor)
-        except WrongExpectedVersion:
-            return False
-        return True
-
-    def _may_take_over(self, run: Run, intent: Intent) -> bool:
-        return is_orphaned(intent, self._log.place, self._now_us(run))
-
-    def _now_us(self, run: Run) -> int:
-        # A clock that jumped back must not bring a deadline back to life.
-        return max(self._clock.now_us(), run.recorded_at_us)
-
-    def _op_key(self, run: Run, proposal: Proposal) -> str:
-        return op_key(self._log.store_id, run.run_id, proposal.action, run.approval_hash or "")
-
-    def _call(self, run: Run, proposal: Proposal, attempt: int) -> Call:
+        args: Any = Proposal.decode(run.proposal.canonical).args
+        if isinstance(effect, Undoing):
+            args = {"args": args, "result": deepcopy(run.result)}
         return Call(
             run_id=run.run_id,
-            action=proposal.action,
-            args=proposal.args,
-            output=proposal.output,
-            op_key=self._op_key(run, proposal),
+            action=effect.action,
+            args=args,
+            output=run.proposal.output,
+            op_key=effect.op_key,
             folder=run.folder,
             place=self._log.place,
             attempt=attempt,
@@ -394,9 +383,16 @@ class Runner:
         )
 
 
-def _by_name(actions: Iterable[Action]) -> dict[str, Action]:
-    by_name: dict[str, Action] = {}
+def _by_name(actions: Iterable[AnyAction]) -> dict[str, AnyAction]:
+    by_name: dict[str, AnyAction] = {}
     for action in actions:
+        missing = [name for name in ("name", "promise", "check") if not hasattr(action, name)]
+        if missing:
+            what = f"{action!r:.80} is no action: it has no `{missing[0]}`"
+            raise InvalidInput("invalid_argument", f"{what}. `@eventlog.action(…)` makes one of an async function")
+        check_id(action.name, "action", max_bytes=128)
+        if compensation_of(action) is not None:
+            check_id(compensation_of(action), "action that undoes another", max_bytes=128)
         if action.name in by_name:
             raise InvalidInput("invalid_argument", f"two actions are called {action.name!r}")
         try:
@@ -405,49 +401,50 @@ def _by_name(actions: Iterable[Action]) -> dict[str, Action]:
             known = ", ".join(Promise)
             message = f"the action {action.name!r} promises {action.promise!r}; a promise is one of {known}"
             raise InvalidInput("invalid_argument", message) from None
+        _check_members(action)
         by_name[action.name] = action
     return by_name
 
 
-def _epoch_of(run: Run) -> int:
-    """Return the epoch under which the next intent is held: a take-over claims its own version."""
-    return run.epoch if run.intent is None else run.version + 1
+def _check_members(action: AnyAction) -> None:
+    """Raise InvalidInput(`invalid_argument`) for an action that lacks what its promise takes."""
+    promise = Promise(action.promise)
+    member = "write" if promise is Promise.TRANSACTIONAL else "execute"
+    if not callable(getattr(action, member, None)):
+        raise InvalidInput("invalid_argument", f"the action {action.name!r} is {promise} and has no `{member}`")
+    if inspect.iscoroutinefunction(action.check) or (
+        member == "write" and inspect.iscoroutinefunction(getattr(action, member))
+    ):
+        message = f"`check` and `write` of the action {action.name!r} wait for nothing: they are no async functions"
+        raise InvalidInput("invalid_argument", message)
+    lifetime_s = key_lifetime_s_of(action)
+    if promise is Promise.KEYED and not (isinstance(lifetime_s, int | float) and 0 < lifetime_s <= _MAX_LIFETIME_S):
+        raise InvalidInput(
+            "invalid_argument",
+            f"the action {action.name!r} is keyed, so its `key_lifetime_s` is a number of seconds, not {lifetime_s!r}",
+        )
+    life_s: object = request_life_s_of(action)
+    if not (isinstance(life_s, int | float) and 0 <= life_s <= _MAX_LIFETIME_S):
+        raise InvalidInput(
+            "invalid_argument", f"of {action.name!r} its `request_life_s` is a number of seconds, not {life_s!r}"
+        )
 
 
-def _conflict_event(name: str, key: str, report: Conflicted) -> ActionConflictEvent:
-    return ActionConflictEvent(
-        action=name,
-        op_key=key,
-        reason=report.reason,
-        expected_content_hash=report.expected_content_hash,
-        existing_content_hash=report.existing_content_hash,
-        expected_content=report.expected_content,
-        existing_content=report.existing_content,
-    )
+def _actor_source(actor: str | None) -> str:
+    return "os" if actor is None else "asserted"
 
 
-def _too_late() -> ActionFailed:
-    return ActionFailed(
-        "action_failed", "half of the lease was used up before the effect could begin; nothing was done"
-    )
+def _open_intent(run: Run) -> Intent | None:
+    return run.compensation.intent if run.compensation is not None else run.intent
 
 
-def _is_opaque(action: Action) -> bool:
-    return Promise(action.promise) is Promise.OPAQUE
-
-
-def _without_payload(event: RunEvent, error: InvalidInput) -> RunEvent:
-    """Return the result without what the log cannot hold: that it happened counts more than what it returned."""
-    reason = {"not_stored": error.code, "path": error.path}
-    match event:
-        case ActionExecutedEvent():
-            return replace(event, result=reason)
-        case ActionRecoveredEvent():
-            return replace(event, evidence=reason)
-        case ActionConflictEvent():
-            return replace(event, reason=_printable(event.reason), expected_content=None, existing_content=None)
-        case _:
-            raise error
+def _raise_final_failure(run: Run) -> None:
+    """Raise the failure that ended the run, as it was stored."""
+    if run.failure is not None:
+        details = run.failure.details if isinstance(run.failure.details, dict) else {}
+        raise logged(
+            ActionFailed(run.failure.code, run.failure.message, is_final=True, **{**details, "run_id": run.run_id})
+        )
 
 
 def _current_folder() -> str | None:
@@ -458,12 +455,3 @@ def _current_folder() -> str | None:
     except (OSError, UnicodeEncodeError):
         return None
     return folder
-
-
-def _printable(text: str) -> str:
-    return text[:2000].encode(errors="replace").decode()
-
-
-def _logged(error: E) -> E:
-    logger.info("refused", code=error.code, run_id=error.details.get("run_id"))
-    return error

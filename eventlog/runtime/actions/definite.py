@@ -33,7 +33,7 @@ def before_looking(call: Call) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if call.attempt > 1 and error.errno not in _PROOFS_OF_ABSENCE:
+        if not call.is_alone and error.errno not in _PROOFS_OF_ABSENCE:
             raise
         raise failed(call, error) from error
 

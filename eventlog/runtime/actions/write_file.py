@@ -17,14 +17,12 @@ POSIX only; made for local file systems.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import errno
 import hashlib
 import os
 import stat
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
@@ -35,6 +33,7 @@ from eventlog.errors import ActionFailed
 from eventlog.runtime.actions.definite import before_looking, failed, libc, nothing_done, raise_errno
 from eventlog.runtime.actions.directories import flush, open_parent
 from eventlog.runtime.actions.log_files import belongs_to_log
+from eventlog.runtime.actions.threads import run_to_the_end
 from eventlog.runtime.effects import Call, Conflicted, Executed, Promise, Recovered, Report
 from eventlog.runtime.failpoints import EFFECT_INSIDE
 
@@ -51,13 +50,15 @@ class WriteFile:
 
     With `root`, the target is a relative path without `..`, and no directory below the root may be a symbolic link: the
     kernel confines the path (`openat2`), or else every component is opened without following. Without `root`, the path
-    is taken as the system takes it, from the folder in which the run was proposed.
+    is taken as the system takes it, from the folder in which the run was proposed; a relative one is refused if that
+    folder is not known, because it would be another file wherever the process happens to be.
 
     Never a file of the log itself. A conflict reports hashes and, only with `shows_content`, the text of both files up
     to 4 KiB: what is in the log stays there.
     """
 
     promise: Final = Promise.CHECKABLE
+    is_fenced: Final = True
 
     def __init__(
         self,
@@ -72,7 +73,10 @@ class WriteFile:
         self._shows_content: Final = shows_content
 
     def check(self, call: Call) -> None:
-        """Refuse arguments other than exactly `{"content": text}`, and a path that names no file or leaves the root."""
+        """Refuse arguments other than exactly `{"content": text}`, and a path that is no file, or not certain which.
+
+        That is one that leaves the root, or without root a relative one of a run without an absolute folder.
+        """
         _check_arguments(call)
         _check_path(call, confined=self._root is not None)
 
@@ -82,25 +86,10 @@ class WriteFile:
         So whoever holds a lock around this call may release it when the call has ended: nothing goes on behind it.
         """
         self.check(call)
-        report = await _run_to_the_end(lambda: _perform(call, self._root))
+        report = await run_to_the_end(lambda: _perform(call, self._root))
         if isinstance(report, Conflicted) and not self._shows_content:
             return replace(report, expected_content=None, existing_content=None)
         return report
-
-
-async def _run_to_the_end(work: Callable[[], Report]) -> Report:
-    # A plain future, not a task: `asyncio.run` cancels all tasks when it ends, and would let the thread run on unseen.
-    future = asyncio.get_running_loop().run_in_executor(None, work)
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait({future})
-        except asyncio.CancelledError as error:
-            cancelled = cancelled or error
-    if cancelled is not None:
-        future.exception()  # Seen, so that asyncio does not complain; the next attempt finds out what happened.
-        raise cancelled
-    return future.result()
 
 
 # ── what can be refused without looking at the disk ───────────────────────────────────────────────────────────────────
@@ -123,6 +112,17 @@ def _check_path(call: Call, *, confined: bool) -> None:
         _refuse_path(call, "it does not end in the name of a file")
     if confined and (names[0] == "" or ".." in names):
         _refuse_path(call, "only a relative path without `..` is allowed below the root")
+    if not (confined or os.path.isabs(path)):
+        _check_folder(call)
+
+
+def _check_folder(call: Call) -> None:
+    folder = call.folder
+    if folder is None:
+        _refuse_path(call, "it is relative, and the run has no folder")
+    _check_text(folder, "folder")
+    if "\0" in folder or not os.path.isabs(folder):
+        _refuse_path(call, f"it is relative to {folder!r}, which is no absolute path")
 
 
 def _check_text(text: str, field: str) -> None:
@@ -155,6 +155,9 @@ class _Effect:
 
     def facts(self) -> dict[str, str | int]:
         return {"sha256": self.sha256, "size_bytes": len(self.content)}
+
+    def result(self) -> dict[str, str | int]:
+        return {"path": self.call.output, **self.facts()}
 
 
 def _perform(call: Call, root: bytes | None) -> Report:
@@ -190,7 +193,7 @@ def _create(effect: _Effect) -> Report:
             flush(effect.directory)
             _remove_temp(effect, call.attempt)
             _sweep(effect)
-            return Executed(result={"path": call.output, **effect.facts()})
+            return Executed(result=effect.result())
     finally:
         with suppress(OSError):  # On the way out of an error, which counts more than a temp that stays.
             _remove_temp(effect, call.attempt)
@@ -349,7 +352,7 @@ def _report_existing(effect: _Effect) -> Report | None:
         flush(fd)
         flush(effect.directory)
         _sweep(effect)
-        return Recovered(evidence=effect.facts())
+        return Recovered(evidence=effect.facts(), result=effect.result())
     finally:
         os.close(fd)
 
