@@ -13,6 +13,10 @@ from eventlog.events import (
     ActionRecovered,
     ApprovalRecorded,
     CheckpointSaved,
+    CompensationExecuted,
+    CompensationFailed,
+    CompensationStarted,
+    OutcomeReconciled,
     OutcomeUnknown,
     ProposalRecorded,
     ResumeStarted,
@@ -43,7 +47,7 @@ class RunsProjection:
     """Folds the events of runs into the row of each run."""
 
     name: Final = "runs"
-    revision: Final = 1
+    revision: Final = 2  # 1 passed over what undoes an effect or settles an unknown one
     columns: Final = _COLUMNS
     event_types: Final = frozenset(
         {
@@ -53,6 +57,10 @@ class RunsProjection:
             "action_recovered",
             "approval_recorded",
             "checkpoint_saved",
+            "compensation_executed",
+            "compensation_failed",
+            "compensation_started",
+            "outcome_reconciled",
             "outcome_unknown",
             "proposal_recorded",
             "resume_started",
@@ -96,6 +104,16 @@ def _changes(event: Any) -> Row:
         case ActionExecuted() | ActionRecovered():
             return {"status": "COMPLETED", "executed": 1}
         case OutcomeUnknown():
+            return {"status": "OUTCOME_UNKNOWN"}
+        case OutcomeReconciled(status=status, verdict=verdict):
+            return {"status": status.value, **({"executed": 1} if verdict == "executed" else {})}
+        case CompensationStarted() | CompensationFailed():
+            return {"status": "COMPLETED"}
+        case CompensationExecuted():
+            return {"status": "COMPENSATED"}
+        case ActionFailed(is_final=True):
+            return {"status": "FAILED"}
+        case ActionConflict(code="idempotency_conflict"):
             return {"status": "OUTCOME_UNKNOWN"}
         case ResumeStarted() | ActionConflict() | ActionFailed():
             return {"status": "APPROVED"}

@@ -243,6 +243,68 @@ class TestExitStatuses:
             assert runs("show-trace", "run-1", status=5).out == b'{"error": "store_busy"}\n'
 
 
+class TestFailpoints:
+    """EVENTLOG_FAILPOINT=NAME[:COUNT][=kill] ends a real process where a crash would."""
+
+    @pytest.fixture
+    def cli(self, runs: HereCommandLine) -> CommandLine:
+        for run_id in ("run-1", "運行-2"):
+            digest = runs("show-trace", run_id, status=0).json["proposal_hash"]
+            runs("approve", run_id, "--proposal-hash", digest, status=0)
+        return CommandLine(runs.folder, "--db", "a.db")
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            "nowhere",
+            "EFFECT.AFTER",
+            " effect.after",
+            "effect.after\n",
+            "effect.after:",
+            "effect.after:0",
+            "effect.after:-1",
+            "effect.after:two",
+            "effect.after:9999999",
+            "effect.after:1:2",
+            "effect.after=",
+            "effect.after=stop",
+            "effect.after=kill:2",
+            "effect.after\x1b[31m",
+        ],
+    )
+    def test_a_spec_that_names_no_failpoint_is_a_usage_error_and_nothing_is_begun(
+        self, cli: CommandLine, spec: str
+    ) -> None:
+        here = HereCommandLine(cli.folder, "--db", "a.db")
+        before = here("tail", status=0).out
+        ended = here("resume", "run-1", env={"EVENTLOG_FAILPOINT": spec}, status=2)
+        assert (ended.out, "with one of intent.before_commit, " in ended.error) == (b"", True)
+        assert not BARE.search(ended.error)
+        assert here("tail", status=0).out == before
+        assert not (cli.folder / "one.txt").exists()
+
+    @pytest.mark.parametrize(
+        ("spec", "status"),
+        [
+            ("effect.after", 91),
+            ("effect.after:1", 91),
+            ("effect.after=kill", -signal.SIGKILL),
+            ("effect.after:1=kill", -signal.SIGKILL),
+        ],
+    )
+    def test_the_process_ends_there_and_the_next_recovers(self, cli: CommandLine, spec: str, status: int) -> None:
+        ended = cli("resume", "run-1", env={"EVENTLOG_FAILPOINT": spec}, status=status)
+        assert (ended.out, ended.err) == (b"", b"")
+        assert (cli.folder / "one.txt").exists()
+        assert cli("resume", "run-1", status=0).json["result"] == "recovered"
+
+    @pytest.mark.parametrize("spec", ["effect.after:2", "effect.after:2=kill"])
+    def test_a_point_that_is_passed_once_only_ends_nothing_at_the_second_time(
+        self, cli: CommandLine, spec: str
+    ) -> None:
+        assert cli("resume", "run-1", env={"EVENTLOG_FAILPOINT": spec}, status=0).json["result"] == "executed"
+
+
 class TestRuns:
     def test_list_shows_what_the_view_holds(self, runs: HereCommandLine) -> None:
         document = runs("runs", "list", "--json", status=0).json
@@ -268,6 +330,13 @@ class TestRuns:
         }
         seed = runs("show-trace", "run-1", status=0).json
         assert {key: state[key] for key in seed} == seed
+
+    def test_show_says_from_which_folder_a_relative_output_is_taken(self, runs: HereCommandLine) -> None:
+        folder = os.path.realpath(runs.folder)
+        for words in (("runs", "show"), ("approvals", "show")):
+            shown = runs(*words, "run-1", "--json", status=0).json
+            assert (shown["output"], shown["folder"]) == ("one.txt", folder)
+            assert f"folder\t{folder}\n" in runs(*words, "run-1", "--format", "plain", status=0).text
 
     def test_show_folds_up_to_a_version(self, runs: HereCommandLine) -> None:
         digest = runs("show-trace", "run-1", status=0).json["proposal_hash"]
@@ -708,7 +777,7 @@ class TestHiddenCharacters:
 class TestDatabase:
     def test_info_says_what_there_is(self, runs: HereCommandLine) -> None:
         info = runs("db", "info", "--json", status=0).json
-        assert (info["head"], info["format_version"], info["views_behind"]) == (4, 1, {"runs/1": 0})
+        assert (info["head"], info["format_version"], info["views_behind"]) == (4, 1, {"runs/2": 0})
         assert info["events_by_type"] == {"checkpoint_saved": 2, "proposal_recorded": 2}
         assert info["database_bytes"] == (runs.folder / "a.db").stat().st_size
 

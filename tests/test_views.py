@@ -1,17 +1,26 @@
-"""The view `runs` in the log's database: kept in the append's transaction, caught up, begun anew when it must be."""
+"""The view `runs`: what the fold of a run says, kept in the append's transaction, caught up, begun anew."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 import eventlog
-from eventlog.errors import EventLogError, LogCorrupt
+from eventlog import decide
+from eventlog.decide import VERDICTS, Accepted, Refusal, Replay
+from eventlog.errors import ActionFailed, EventLogError, LogCorrupt, Refused
+from eventlog.events import RUN_EVENTS, ActionReplayed, Failure, Owner, ResultRejected, RunEvent, run_stream
 from eventlog.log import Expect, NewEvent, RecordedEvent
+from eventlog.proposal import propose
+from eventlog.run import Run, Status, evolve
+from eventlog.runtime.effect_events import Doing, Hold, Undoing
+from eventlog.runtime.effects import Call, Conflicted, Executed, Recovered
+from eventlog.runtime.runner import Runner
 from projections import RUNS, RunsProjection, RunsTable, SqliteView, differences, runs_view
 from projections.projection import Row
 
@@ -19,7 +28,7 @@ from projections.projection import Row
 class NextRevision(RunsProjection):
     """The projection `runs` as a later program might have it: one more column."""
 
-    revision = 2  # type: ignore[misc]
+    revision = RUNS.revision + 1  # type: ignore[misc]
     columns: Mapping[str, str] = {**RUNS.columns, "length": "INTEGER"}  # type: ignore[misc]
 
     def apply(self, row: Row | None, event: RecordedEvent) -> Row | None:
@@ -52,7 +61,7 @@ async def test_a_program_that_does_not_know_the_view_leaves_it_behind_visibly(tm
     await start_runs(path, 2, view=runs_view())
     await start_runs(path, 3, prefix="other")
     async with eventlog.open(path) as log:
-        assert (await log.health()).views_behind == {"runs/1": 6}
+        assert (await log.health()).views_behind == {f"runs/{RUNS.revision}": 6}
     assert len(await rows_of(path, runs_view())) == 5
 
 
@@ -69,7 +78,7 @@ async def test_an_earlier_program_leaves_a_later_revision_alone(tmp_path: Path) 
     view = runs_view()
     async with eventlog.open(path, views=[view]) as log:
         await log.append("s", [NewEvent("happened", {})], expect=Expect.any())
-        with pytest.raises(EventLogError, match="revision 2 is kept by a later program") as failure:
+        with pytest.raises(EventLogError, match=f"revision {RUNS.revision + 1} is kept by a later program") as failure:
             await RunsTable(log, view).page()
         assert failure.value.code == "view_failed"
     assert len(await rows_of(path, SqliteView(NextRevision()))) == 1
@@ -109,7 +118,7 @@ async def test_a_projection_that_raises_stays_behind_alone_and_goes_on_when_it_i
         for number in range(4):
             await runner.propose(f"run-{number}", eventlog.propose("write_file", {"content": "x"}, "draft.txt"))
         assert (await log.head()).position == 8, "the appends went on"
-        assert (await log.health()).views_behind == {"runs/1": 4}
+        assert (await log.health()).views_behind == {f"runs/{RUNS.revision}": 4}
         with pytest.raises(EventLogError, match="the fold divides") as failure:
             await RunsTable(log, view).page()
         assert failure.value.code == "view_failed"
@@ -129,3 +138,230 @@ async def test_a_row_is_written_in_the_append_s_own_transaction(tmp_path: Path) 
             return found
 
         assert await log._reads.run(look) == (2, 2, 1)
+
+
+# ── the same fold as the run's ───────────────────────────────────────────────────────────────────────────────────────
+
+PROPOSAL: Final = propose("pay", {"to": "Ada"}, "bank")
+DOING: Final = Doing("pay", "d" * 64)
+UNDOING: Final = Undoing("refund", "u" * 64, "d" * 64, None)
+OWNER: Final = Owner(host="h", boot="b", lock="l")
+FAILURE: Final = Failure(code="card_declined", message="no")
+MOST_ATTEMPTS: Final = 2
+NAMES: Final = {kind: name for name, kind in RUN_EVENTS.items()}
+
+Batch = tuple[RunEvent, ...]
+
+
+class Walk(NamedTuple):
+    """What was met on a walk through all states of a run."""
+
+    states: int
+    types: set[str]
+    statuses: set[str]
+    differing: list[str]
+    """The types of the events after which the row was not what the run says."""
+
+
+def walk(known: Collection[str] = RUNS.event_types) -> Walk:
+    """Go through every state that a run can reach, with up to two attempts at its effect and two at undoing it.
+
+    Each event is folded into the run and, if its type is one of the `known`, into the row.
+    """
+    start = Run(run_id="run-1")
+    found = Walk(0, set(), set(), [])
+    seen = {_key(start)}
+    left: list[tuple[Run, Row | None]] = [(start, None)]
+    while left:
+        here, row_here = left.pop()
+        for batch in moves(here):
+            run, row = here, row_here
+            for event in batch:
+                run = replace(evolve(run, event), version=run.version + 1)
+                if NAMES[type(event)] in known:
+                    row = RUNS.apply(row, recorded(run.version, event))
+                found.types.add(NAMES[type(event)])
+                if run.proposal is not None and not _is_what_the_run_says(row, run):
+                    found.differing.append(NAMES[type(event)])
+            found.statuses.add(run.status.value)
+            if _key(run) not in seen:
+                seen.add(_key(run))
+                left.append((run, row))
+    return found._replace(states=len(seen))
+
+
+def _is_what_the_run_says(row: Row | None, run: Run) -> bool:
+    columns = {name: value for name, value in (row or {}).items() if name != "version"}
+    return columns == decide.view_columns(run)
+
+
+def _key(run: Run) -> str:
+    """Return what tells states apart in which different things may happen next."""
+    undoing = run.compensation
+    undone = undoing and (undoing.attempts, undoing.intent is None, undoing.is_settled)
+    facts = (run.version == 0, run.status, run.approval, run.executed, run.attempts, run.intent is None, run.failure)
+    return repr((*facts, run.unknown is None, run.result, undone, run.late is None))
+
+
+def moves(run: Run) -> Iterator[Batch]:
+    """Give everything that the engine may append to this run in one transaction."""
+    if run.version == 0:
+        yield decide.start(run, PROPOSAL).events
+        return
+    claims = decide.claim(run, owner=OWNER, deadline_us=9, is_stray=False)
+    for decision in ("approve", "reject"):
+        for supplied in (PROPOSAL.hash, "0" * 64):
+            yield _appended(decide.record_decision(run, decision, supplied, actor_source="os"))
+    for verdict in VERDICTS:
+        result = {"n": 1} if verdict == "executed" else None
+        for fence in (None, claims) if run.intent or (run.compensation and run.compensation.intent) else (None,):
+            yield _appended(decide.reconcile(run, verdict, "seen", actor_source="os", result=result, claims=fence))
+    yield (ActionReplayed(reason="already_compensated"),)
+    resumed = decide.resume(run, None)
+    refused = decide.compensate(run, UNDOING.action)
+    yield _appended(decide.resume(run, "elsewhere"))
+    if not isinstance(resumed, Accepted):
+        yield _appended(resumed)
+    if refused is not None:
+        yield (refused.event,)
+    if run.compensation is None:
+        yield from _attempts(run, DOING, may_begin=isinstance(resumed, Accepted))
+    if run.executed:
+        yield from _attempts(run, UNDOING, may_begin=refused is None)
+
+
+def _attempts(run: Run, effect: Doing | Undoing, *, may_begin: bool) -> Iterator[Batch]:
+    claims = decide.claim(run, owner=OWNER, deadline_us=9, is_stray=True)
+    is_open = effect.intent(run) is not None
+    if may_begin and effect.attempts(run) < MOST_ATTEMPTS:
+        for each in (claims,) if is_open else (None, claims):
+            yield effect.begin(run, Hold(owner=OWNER, deadline_us=9, claims=each, key_until_us=None))
+    if not is_open and not effect.is_unknown(run):
+        return
+    yield (claims,)
+    for event in (
+        effect.executed(Executed(result={"n": 1})),
+        effect.recovered(Recovered(evidence="seen", result={"n": 1})),
+        effect.conflict(Conflicted(reason="output_conflict")),
+        effect.conflict(Conflicted(reason="used otherwise", code="idempotency_conflict")),
+        ResultRejected(reason="claim_lost", rejected="action_executed", op_key=effect.op_key, epoch=0, attempt=1),
+        effect.failed(FAILURE, is_final=False),
+        effect.failed(FAILURE, is_final=True),
+        effect.unknown("the line went dead"),
+    ):
+        yield (event,)
+        yield (claims, event)
+
+
+def _appended(decision: Accepted | Refusal | Replay) -> Batch:
+    return decision.events if isinstance(decision, Accepted) else (decision.event,)
+
+
+def recorded(version: int, event: RunEvent) -> RecordedEvent:
+    return RecordedEvent(
+        position=version,
+        stream=run_stream("run-1"),
+        version=version,
+        type=NAMES[type(event)],
+        schema_version=1,
+        event_id=bytes(16),
+        recorded_at_us=version,
+        actor="os:7",
+        correlation_id=None,
+        causation_id=None,
+        body=b"{}",
+        data=event,
+        is_known=True,
+        leaf=bytes(32),
+        prev_in_stream=bytes(32),
+    )
+
+
+def test_after_every_event_that_can_happen_to_a_run_its_row_is_what_the_run_says() -> None:
+    walked = walk()
+    assert walked.differing == []
+    assert walked.types == RUN_EVENTS.keys()
+    assert walked.statuses == set(Status) - {"RUNNING", "WAITING", "EXPIRED"}, "those of a run of one action"
+    assert walked.states > 30
+
+
+@pytest.mark.parametrize("forgotten", sorted(RUNS.event_types))
+def test_a_view_that_did_not_know_one_of_its_types_would_be_found_out(forgotten: str) -> None:
+    assert walk(RUNS.event_types - {forgotten}).differing
+
+
+async def pays(call: Call) -> Any:
+    return {"n": 1}
+
+
+async def breaks_off(call: Call) -> Any:
+    raise ConnectionResetError("the line went dead")
+
+
+async def is_declined(call: Call) -> Any:
+    raise ActionFailed("card_declined", "no", is_final=True)
+
+
+async def finds_another(call: Call) -> Any:
+    return Conflicted(reason="output_conflict")
+
+
+async def has_been_paid(call: Call) -> Any:
+    return Recovered(result={"n": 1})
+
+
+Perform = Callable[[Call], Awaitable[Any]]
+Command = Callable[[Runner], Awaitable[Any]]
+
+
+async def resumes(runner: Runner) -> Any:
+    return await runner.resume("run-1")
+
+
+async def compensates(runner: Runner) -> Any:
+    return await runner.compensate("run-1")
+
+
+def settles(verdict: str) -> Command:
+    return lambda runner: runner.reconcile("run-1", verdict, evidence="seen")
+
+
+@pytest.mark.parametrize(
+    ("pay", "refund", "commands", "status"),
+    [
+        (pays, pays, [resumes], "COMPLETED"),
+        (has_been_paid, pays, [resumes], "COMPLETED"),
+        (finds_another, pays, [resumes], "APPROVED"),
+        (is_declined, pays, [resumes, resumes], "FAILED"),
+        (breaks_off, pays, [resumes], "OUTCOME_UNKNOWN"),
+        (breaks_off, pays, [resumes, settles("executed")], "COMPLETED"),
+        (breaks_off, pays, [resumes, settles("not_executed"), resumes], "OUTCOME_UNKNOWN"),
+        (breaks_off, pays, [resumes, settles("abandoned"), resumes], "CANCELLED"),
+        (breaks_off, pays, [resumes, settles("executed"), compensates], "COMPENSATED"),
+        (pays, pays, [resumes, compensates, compensates], "COMPENSATED"),
+        (pays, is_declined, [resumes, compensates], "COMPLETED"),
+        (pays, breaks_off, [resumes, compensates], "OUTCOME_UNKNOWN"),
+        (pays, breaks_off, [resumes, compensates, settles("executed"), resumes], "COMPENSATED"),
+        (pays, breaks_off, [resumes, compensates, settles("abandoned"), compensates], "COMPLETED"),
+    ],
+)
+async def test_a_stored_row_follows_its_run_to_every_end(
+    tmp_path: Path, pay: Perform, refund: Perform, commands: list[Command], status: str
+) -> None:
+    view = runs_view()
+    async with eventlog.open(tmp_path / "log.db", views=[view]) as log:
+        table = RunsTable(log, view)
+        actions = [eventlog.action("pay", compensation="refund")(pay), eventlog.action("refund")(refund)]
+        runner = Runner(log, actions=actions, view=table)
+        await runner.propose("run-1", PROPOSAL)
+        await runner.approve("run-1", PROPOSAL.hash)
+        for command in commands:
+            try:
+                await command(runner)
+            except Refused:
+                pass
+            run = await runner.state("run-1")
+            (row,) = await table.page()
+            assert _is_what_the_run_says(row, run)
+        assert run.status.value == status
+        assert await differences(log, view) == []

@@ -38,4 +38,4 @@ def _card(code: str) -> dict[str, str]:
 
 def _suggestion(name: str) -> str:
     near = get_close_matches(name, CODES, n=1)
-    return f" Did you mean {near[0]}?" if near else " `eventlog explain` lists all."
+    return f" Did you mean {near[0]}?" if near else " `eventlog explain` lists all; any other is an action's own."

@@ -98,9 +98,11 @@ def _document(label: str, message: str, hint: str, details: dict[str, Any]) -> d
 
 
 def _for_people(error: EventLogError) -> str:
-    lines = [f"error[{error.code}]: {visible(str(error))}"]
+    lines = [f"error[{visible(error.code)}]: {visible(str(error))}"]
     lines += [
-        f"  {name}: {visible(str(value))}" for name, value in error.details.items() if _is_news(error, name, value)
+        f"  {visible(name)}: {visible(str(value))}"
+        for name, value in error.details.items()
+        if _is_news(error, name, value)
     ]
     return "\n".join([*lines, f"hint: {error.hint}"])
 

@@ -104,7 +104,8 @@ def output_option(text: str = "What the run writes to (or EVENTLOG_OUTPUT).") ->
 
 
 def _option(*names: str, **settings: Any) -> click.Option:
-    return click.Option(list(names), expose_value=False, callback=_remember, **settings)
+    # Eager, so that the form of the answer is known before anything else on the command line can be wrong.
+    return click.Option(list(names), expose_value=False, is_eager=True, callback=_remember, **settings)
 
 
 def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:

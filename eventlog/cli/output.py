@@ -46,7 +46,7 @@ __all__ = [
 _FOLDING: Final = frozenset({"output", "meaning"})
 """The columns of tables that may be folded over several lines. Ids and hashes, which people compare, never are."""
 _NARROWEST: Final = 12
-_GAP: Final = 2
+_GAP: Final = 3
 
 Row = Mapping[str, Any]
 Progress = Callable[[int, int], None]

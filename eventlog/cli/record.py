@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 from eventlog.cli.output import cell, time_text
 from eventlog.cli.text import shortened, visible
 from eventlog.cli.trace import trace_item
-from eventlog.events import ApprovalRecorded, RunEvent
+from eventlog.events import ApprovalRecorded, OutcomeReconciled, RunEvent
 from eventlog.log import RecordedEvent
 
-__all__ = ["as_document", "as_line", "cells", "decision_of"]
+__all__ = ["as_document", "as_line", "cells", "decision_of", "verdict_of"]
 
 _RUN_EVENTS = get_args(RunEvent)
 
@@ -46,6 +46,19 @@ def decision_of(events: Iterable[RecordedEvent]) -> dict[str, Any]:
                 "decision_reason": event.data.reason,
             }
     return dict.fromkeys(("decided_by", "decided_at", "decision_reason"))
+
+
+def verdict_of(events: Sequence[RecordedEvent]) -> dict[str, Any]:
+    """Return who settled an unknown outcome of a run last, when and how; None for what nobody has said yet."""
+    for event in reversed(events):
+        if isinstance(event.data, OutcomeReconciled):
+            return {
+                "verdict": event.data.verdict,
+                "evidence": event.data.evidence,
+                "reconciled_by": event.actor,
+                "reconciled_at": time_text(event.recorded_at_us),
+            }
+    return dict.fromkeys(("verdict", "evidence", "reconciled_by", "reconciled_at"))
 
 
 def cells(event: RecordedEvent) -> list[str]:

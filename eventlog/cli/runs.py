@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import click
@@ -10,11 +11,11 @@ from msgspec import to_builtins
 from eventlog.cli.commands import Group
 from eventlog.cli.options import Options
 from eventlog.cli.output import note, show_card, show_rows, time_text
-from eventlog.cli.record import decision_of
+from eventlog.cli.record import decision_of, verdict_of
 from eventlog.cli.seed import card_of
 from eventlog.cli.wiring import Opened, complete, open_to_look, read_run
 from eventlog.errors import StoreUnavailable
-from eventlog.run import Run
+from eventlog.run import Compensation, Run
 from projections import Row
 
 __all__ = ["collect_rows", "runs"]
@@ -47,9 +48,9 @@ def show_run(options: Options, run_id: str, at_version: int | None) -> None:
 
 
 async def collect_rows(
-    options: Options, opened: Opened, limit: int | None, *, status: str | None = None
+    options: Options, opened: Opened, limit: int | None, *, statuses: Collection[str] | None = None
 ) -> tuple[list[Row], int]:
-    """Return up to `limit` rows of the view, of one status if given, and how many there are.
+    """Return up to `limit` rows of the view, of these statuses if given, and how many there are.
 
     Without the version of the row, which is that of the last event that changed it and so not always the run's.
     """
@@ -58,7 +59,7 @@ async def collect_rows(
     total = 0
     after: str | None = None
     while page := await opened.table.page(after, _PAGE):
-        wanted = [row for row in page if status is None or row["status"] == status]
+        wanted = [row for row in page if statuses is None or row["status"] in statuses]
         total += len(wanted)
         shown += wanted if limit is None else wanted[: max(limit - len(shown), 0)]
         after = str(page[-1]["run_id"])
@@ -86,7 +87,7 @@ async def _list(options: Options, limit: int | None) -> None:
 async def _show(options: Options, run_id: str, at_version: int | None) -> None:
     async with open_to_look(options) as opened:
         run, events = await read_run(opened.log, run_id, at_version=at_version)
-    document = _state(run) | decision_of(events) | card_of(run, list(events))
+    document = _state(run) | decision_of(events) | verdict_of(events) | card_of(run, list(events))
     show_card(options, {key: document[key] for key in document if key != "trace"}, document=document)
 
 
@@ -96,6 +97,7 @@ def _state(run: Run) -> dict[str, Any]:
         "run_id": run.run_id,
         "status": run.status.value,
         "version": run.version,
+        "folder": run.folder,
         "state_version": run.state_version,
         "committed": {},
         "pending_writes": [],
@@ -103,6 +105,27 @@ def _state(run: Run) -> dict[str, Any]:
         "approval": run.approval,
         "epoch": run.epoch,
         "attempts": run.attempts,
+        "op_key": run.op_key,
+        "key_until": _time_text(run.key_until_us),
         "intent": to_builtins(run.intent),
+        "is_stray": run.is_stray,
+        "result": run.result,
+        "failure": to_builtins(run.failure),
+        "problem": to_builtins(run.problem),
+        "unknown": run.unknown,
+        "late_result": to_builtins(run.late),
+        "compensation": _undoing(run.compensation),
         "recorded_at": time_text(run.recorded_at_us),
     }
+
+
+def _undoing(compensation: Compensation | None) -> dict[str, Any] | None:
+    if compensation is None:
+        return None
+    fields: dict[str, Any] = to_builtins(compensation)
+    fields["key_until"] = _time_text(fields.pop("key_until_us"))
+    return fields
+
+
+def _time_text(at_us: int | None) -> str | None:
+    return None if at_us is None else time_text(at_us)

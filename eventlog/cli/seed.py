@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import click
 
 from eventlog.cli.commands import SeedCommand, TargetCommand
 from eventlog.cli.options import Options
 from eventlog.cli.output import write_seed
-from eventlog.cli.source import standard_input
+from eventlog.cli.source import json_argument
 from eventlog.cli.trace import trace_of
 from eventlog.cli.wiring import ACTION, Opened, complete, failpoint, open_log, open_to_look, read_run
 from eventlog.decide import check_run_id
-from eventlog.errors import InvalidInput, Refused, StoreUnavailable
+from eventlog.errors import Refused, StoreUnavailable
 from eventlog.log import RecordedEvent
-from eventlog.plain import Limits, parse_json
 from eventlog.proposal import Proposal, propose
 from eventlog.run import Run
 
@@ -47,7 +45,9 @@ def start(options: Options, run_id: str, action: str | None, args_from: str | No
         raise click.UsageError("Missing option '--output' (or the environment variable EVENTLOG_OUTPUT).")
     if action is not None and args_from is None:
         raise click.UsageError("--action needs --args.")
-    args = FIXTURE_ARGS if args_from is None else _read_args(args_from)
+    args = FIXTURE_ARGS
+    if args_from is not None:
+        args = json_argument(args_from, option="--args", what="the arguments")
     complete(options, _start(options, check_run_id(run_id), propose(action or ACTION, args, options.output)))
 
 
@@ -149,25 +149,3 @@ async def _open_for(options: Options, run_id: str, *, only_reads: bool = False) 
 async def _show(opened: Opened, run_id: str, **more: Any) -> None:
     run, events = await read_run(opened.log, run_id)
     write_seed({**card_of(run, list(events)), **more})
-
-
-def _read_args(source: str) -> Any:
-    if source == "-":
-        with standard_input() as file:
-            return parse_json(_read_all(file), what="the arguments")
-    if not source.startswith("@"):
-        return parse_json(source, what="the arguments")
-    try:
-        with Path(source[1:]).open("rb") as file:
-            return parse_json(_read_all(file), what="the arguments")
-    except (OSError, ValueError) as error:
-        raise click.UsageError(f"--args: cannot read {source[1:]!r}: {error}.") from error
-
-
-def _read_all(file: BinaryIO) -> bytes:
-    """Return the bytes of a file, which must not be larger than an event may be."""
-    limit = Limits().body_bytes
-    data = file.read(limit + 1)
-    if len(data) > limit:
-        raise InvalidInput("payload_too_large", f"the arguments have more than {limit} bytes")
-    return data

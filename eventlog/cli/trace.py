@@ -19,10 +19,15 @@ from eventlog.events import (
     ActionReplayed,
     ApprovalRecorded,
     CheckpointSaved,
+    CompensationExecuted,
+    CompensationFailed,
+    CompensationStarted,
+    OutcomeReconciled,
     OutcomeUnknown,
     ProposalRecorded,
     ProposalRejected,
     ProposalVerified,
+    ResultRejected,
     ResumeRejected,
     ResumeStarted,
     RunClaimed,
@@ -83,6 +88,16 @@ def _details(event: RunEvent, args: str | None) -> Item:
             return {"action": action, "code": error.code, "message": _cut(error.message)}
         case OutcomeUnknown(action=action, why=why):
             return {"action": action, "why": _cut(why)}
+        case ResultRejected(reason=reason, rejected=rejected):
+            return {"reason": reason, "rejected": rejected}
+        case OutcomeReconciled(action=action, verdict=verdict, evidence=evidence):
+            return {"action": action, "verdict": verdict, "evidence": _cut(evidence)}
+        case CompensationStarted(action=action, compensates=compensates):
+            return {"action": action, "compensates": compensates}
+        case CompensationExecuted(action=action, compensates=compensates):
+            return {"action": action, "compensates": compensates}
+        case CompensationFailed(action=action, error=error):
+            return {"action": action, "code": error.code, "message": _cut(error.message)}
         case RunClaimed(epoch=epoch):
             return {"epoch": epoch}
         case _:

@@ -111,6 +111,9 @@ def _fold(projection: Projection, events: Iterable[RecordedEvent]) -> Row | None
 def _late_or_ok(behind: int) -> Finding:
     if behind == 0:
         return Finding(verdict="ok")
+    if behind < 0:
+        message = f"the view has seen {-behind} events that the log does not hold any more"
+        return _finding("differs", [_problem("view_ahead", message)], 1)
     message = f"the view is {behind} events late, and right up to there; `eventlog runs list` brings it up"
     return _finding("behind", [_problem("view_behind", message)], 1)
 

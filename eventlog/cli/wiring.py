@@ -14,13 +14,14 @@ import click
 
 import eventlog
 from eventlog.cli.options import Options
+from eventlog.cli.text import visible
 from eventlog.decide import check_run_id, require_run
 from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable
 from eventlog.events import run_stream
 from eventlog.log import EventReader, RecordedEvent
 from eventlog.run import Run, fold_run
 from eventlog.runtime.actions.write_file import WriteFile
-from eventlog.runtime.failpoints import FAILPOINTS, Reach, exit_at, pass_by
+from eventlog.runtime.failpoints import FAILPOINTS, Reach, crash_at, pass_by
 from eventlog.runtime.runner import Runner
 from eventlog.stores import SqliteLog
 from projections import RunsTable, SqliteView, runs_view
@@ -98,9 +99,11 @@ def failpoint() -> Reach:
     name = os.environ.get("EVENTLOG_FAILPOINT")
     if not name:
         return pass_by
-    if name not in FAILPOINTS:
-        raise click.UsageError(f"EVENTLOG_FAILPOINT={name!r} is none of {', '.join(FAILPOINTS)}.")
-    return exit_at(name)
+    try:
+        return crash_at(name)
+    except ValueError:
+        known = ", ".join(FAILPOINTS)
+        raise click.UsageError(f"EVENTLOG_FAILPOINT={name!r} is not NAME[:COUNT][=kill] with one of {known}.") from None
 
 
 async def read_run(
@@ -126,7 +129,15 @@ async def read_run(
 def _log_to_standard_error(level: int) -> None:
     """Show the engine's log lines. This is the one place that configures logging."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(_VisibleLines("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("eventlog")
     logger.addHandler(handler)
     logger.setLevel(level)
+
+
+class _VisibleLines(logging.Formatter):
+    """Makes every character of a log line visible: its facts may come from the log's events."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record."""
+        return "\n".join(map(visible, super().format(record).split("\n")))

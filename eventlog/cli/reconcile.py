@@ -1,0 +1,111 @@
+"""`eventlog reconcile`: a person settles an outcome that nobody knows.
+
+Whether an effect happened is found out outside the log, so the command needs no action and asks no receiver. It records
+the verdict, the evidence for it and who gave it, and says what may be done next.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+from msgspec import to_builtins
+
+from eventlog.cli.commands import Command
+from eventlog.cli.options import Options
+from eventlog.cli.output import note, show_card
+from eventlog.cli.record import verdict_of
+from eventlog.cli.source import json_argument
+from eventlog.cli.wiring import ACTION, complete, open_log, read_run
+from eventlog.decide import VERDICTS, check_run_id
+from eventlog.run import Run, Status
+
+__all__ = ["at_stake", "commands_that_settle", "reconcile"]
+
+
+@click.command("reconcile", cls=Command)
+@click.option("--verdict", type=click.Choice(VERDICTS), required=True, help="What became of the effect.")
+@click.option("--evidence", required=True, metavar="TEXT", help="How that was found out; recorded with the verdict.")
+@click.option("--result", "result_from", metavar="JSON|@FILE|-", help="What an executed effect returned.")
+@click.argument("run_id", metavar="RUN")
+@click.pass_obj
+def reconcile(options: Options, run_id: str, verdict: str, evidence: str, result_from: str | None) -> None:
+    """Settle an outcome that nobody knows, by what you found out about it.
+
+    executed: the effect happened, and the run is completed. not_executed: it did not, and the run may be resumed.
+    abandoned: nobody will ever know, and nothing more is done.
+
+    A process that died during the effect is found out here too. One that is still at work is left in peace until its
+    lease is over.
+    """
+    result = None if result_from is None else json_argument(result_from, option="--result", what="the result")
+    complete(options, _reconcile(options, check_run_id(run_id), verdict, evidence, result))
+
+
+def at_stake(run: Run) -> dict[str, Any]:
+    """Return what of a run is unknown or under way: its effect or, with the action's name, the undoing of it."""
+    undoing = run.compensation
+    return {
+        "unknown": run.unknown,
+        "late_result": to_builtins(run.late),
+        "undoing": undoing.action if undoing is not None else None,
+        "op_key": undoing.op_key if undoing is not None else run.op_key,
+        "attempts": undoing.attempts if undoing is not None else run.attempts,
+        "intent": to_builtins(undoing.intent if undoing is not None else run.intent),
+    }
+
+
+def commands_that_settle(db: str, run: Run) -> dict[str, str] | None:
+    """Return a command for each verdict, or None if nothing is unknown.
+
+    The evidence is left empty, and refused so: only who has found something out can give it.
+    """
+    if run.status is not Status.OUTCOME_UNKNOWN:
+        return None
+    return {
+        verdict: _command(db, "reconcile", "--verdict", verdict, "--evidence", "", run_id=run.run_id)
+        for verdict in VERDICTS
+    }
+
+
+async def _reconcile(options: Options, run_id: str, verdict: str, evidence: str, result: Any) -> None:
+    async with open_log(options) as opened:
+        outcome = await opened.runner.reconcile(run_id, verdict, evidence=evidence, result=result)
+        run, events = await read_run(opened.log, run_id, at_version=outcome.run.version)
+    _show(options, run, verdict_of(events) | {"result": result})
+
+
+def _show(options: Options, run: Run, verdict: dict[str, Any]) -> None:
+    assert run.proposal is not None, "the first append of a run records its proposal"
+    stake = at_stake(run)
+    card = {
+        "run_id": run.run_id,
+        "status": run.status.value,
+        "action": run.proposal.action,
+        **{name: stake[name] for name in ("undoing", "op_key", "attempts")},
+        **verdict,
+    }
+    command = _resume_command(options.db, run)
+    show_card(options, card, document=card | {"resume_with": command}, extra=_next(run, command))
+    if run.is_stray and run.status is Status.APPROVED:
+        note(options, "an earlier resumer was overruled, and may still be at work: end it before you resume")
+
+
+def _resume_command(db: str, run: Run) -> str | None:
+    """Return the command that tries again, where that is allowed and this command line knows the action."""
+    may_try = run.status is Status.APPROVED and run.proposal is not None and run.proposal.action == ACTION
+    return _command(db, "resume", run_id=run.run_id) if may_try else None
+
+
+def _next(run: Run, command: str | None) -> list[str]:
+    if command is not None:
+        return [f"resume with:  {command}"]
+    if run.status is Status.APPROVED and run.proposal is not None:
+        return [f"resume it in the program that registers the action {run.proposal.action!r}"]
+    return []
+
+
+def _command(db: str, name: str, *words: str, run_id: str) -> str:
+    end = ("--", run_id) if run_id.startswith("-") else (run_id,)
+    return shlex.join(["eventlog", "--db", db, name, *words, *end])
