@@ -30,6 +30,8 @@ def test_of_two_processes_that_resume_one_run_exactly_one_acts_and_the_other_is_
     races = 10_000 if is_long else 1000
     status, report = run_tool("race_resumers.py", "--races", str(races))
     assert (status, report["races"], report["doubles"], report["missing"]) == (0, races, 0, 0)
+    assert report["acted_twice"] == 0, "a receiver that refuses would have hidden this"
+    assert report["by_receiver"] == dict.fromkeys(("line", "file", "row", "table", "http"), races // 5)
     assert report["told"]["executed"] == races
     assert report["told"]["run_conflict"] > races / 2, "the processes hardly met: nothing was raced"
 
@@ -43,12 +45,38 @@ def test_without_the_expected_version_the_race_check_counts_double_effects() -> 
     status, report = run_tool("race_resumers.py", "--races", "50", "--without-expected-version")
     assert status == 1
     assert report["doubles"] > 0
+    assert report["acted_twice"] > report["doubles"], "nobody acted twice where the receiver refuses"
 
 
 def test_a_crash_at_every_failpoint_is_recovered_with_one_effect() -> None:
     status, report = run_tool("crash_runs.py", "points")
     assert (status, report["wrong"]) == (0, [])
     assert report["points"] == 12
+
+
+@pytest.mark.timeout(600)
+def test_a_crash_and_a_crash_of_its_recovery_leave_one_effect(is_long: bool) -> None:
+    pairs = 36 if is_long else 6
+    status, report = run_tool("crash_runs.py", "pairs", "--count", str(pairs))
+    assert (status, report["wrong"], report["most_effects"]) == (0, [], 1)
+    assert report["pairs"] == 3 * pairs, "file, row and a row of the log itself"
+    assert set(report["ends"]) == {"executed", "recovered", "already_completed"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_pairs_of_crashes_at_the_other_receivers_leave_one_effect_or_a_listed_unknown_one() -> None:
+    actions = "http_request,askable_function,opaque_function"
+    status, report = run_tool("crash_runs.py", "pairs", "--actions", actions)
+    assert (status, report["wrong"], report["pairs"], report["most_effects"]) == (0, [], 108, 1)
+    assert report["unknown"]
+    assert {name.partition("-")[0] for name in report["unknown"]} == {"opaque_function"}
+
+
+def test_an_engine_that_records_the_result_first_is_reported_by_the_pairs() -> None:
+    status, report = run_tool("crash_runs.py", "pairs", "--actions", "write_file", "--count", "6", "--result-first")
+    assert status == 1
+    assert any("'status': 'COMPLETED'" in wrong and "'effects': 0" in wrong for wrong in report["wrong"])
 
 
 @pytest.mark.timeout(600)
@@ -60,7 +88,26 @@ def test_random_kills_lose_no_completed_run_and_repeat_no_effect(is_long: bool) 
     assert report["claims"] > 0, "no kill left an intent open"
 
 
-def test_a_receiver_that_loses_its_memory_is_reported_by_the_kill_check() -> None:
-    status, report = run_tool("crash_runs.py", "kills", "--count", "10", "--remove-files")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("action", ["insert_row", "record_row", "http_request"])
+def test_random_kills_repeat_no_row_and_no_request(action: str, is_long: bool) -> None:
+    kills = 1000 if is_long else 50
+    status, report = run_tool("crash_runs.py", "kills", "--action", action, "--count", str(kills), timeout_s=3000)
+    assert (status, report["wrong"], report["kills"]) == (0, [], kills)
+    assert report["claims"] > 0, "no kill left an intent open"
+    if action == "record_row":
+        assert report["recovered"] == 0, "a row and its record are one: there is nothing to find again"
+
+
+def test_a_row_without_its_record_is_reported_where_they_must_be_one() -> None:
+    status, report = run_tool("crash_runs.py", "kills", "--action", "insert_row", "--count", "120", "--all-is-one")
     assert status == 1
-    assert report["wrong"]
+    assert any("has either effect or record" in wrong for wrong in report["wrong"])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("action", ["write_file", "http_request"])
+def test_a_receiver_that_loses_its_memory_is_reported_by_the_kill_check(action: str) -> None:
+    status, report = run_tool("crash_runs.py", "kills", "--action", action, "--count", "300", "--forgets")
+    assert status == 1
+    assert "effects, and one was approved" in report["wrong"][0]

@@ -1,17 +1,25 @@
 """Crashes of processes that perform approved effects, and what the next process makes of them.
 
-    python tools/crash_runs.py points [--json]           every failpoint, by exit status 91 and by SIGKILL
-    python tools/crash_runs.py kills [--count N] [--seed N] [--remove-files]
+    python tools/crash_runs.py points
+    python tools/crash_runs.py pairs [--actions NAME,…] [--count N] [--result-first]
+    python tools/crash_runs.py kills [--action NAME] [--count N] [--seed N] [--forgets] [--all-is-one]
 
-`points` crashes the resume of an approved run at each named point and resumes it in another process. `kills` lets a
-process start, approve and resume runs in a loop while it is killed at random moments; after each kill another process
-finishes what it left. In both the effect is a file, and each creation of it adds a receipt to a list that nothing
-removes, so a second effect would be counted. Afterwards every run that a process was told about must be in the log,
-every completed run must have its file with exactly the approved content, no run more than one receipt, and the log must
-be without contradiction.
+`points` crashes the resume of an approved run at each named point, by exit status 91 and by SIGKILL, and resumes it in
+another process. `pairs` crashes the recovery as well: at each point, and then, in the process that recovers, at each
+point, for an action that writes a file, one that inserts a row elsewhere and one whose row is in the log's database, or
+for those that `--actions` names; `--count` takes that many of the 36 pairs of an action, spread evenly. Every state
+between two processes is compared with what the promise of the action says (`tools/crashes`).
 
-`--remove-files` is the negative control: it takes the finished files away before the next process looks, as a receiver
-that loses its memory would, and receipts are counted twice.
+`kills` lets a process start, approve and resume runs in a loop while it is killed at random moments; after each kill
+another process finishes what it left. The effect is that of `--action`, a file by default, each with a receiver that
+counts (`tools/crashes/targets.py`). Afterwards every run that a process was told about must be in the log, every
+completed run must have its effect exactly as it was approved, no run more than one, and the log must be without
+contradiction. Where effect and record are one transaction, no kill may leave one of them alone.
+
+The negative controls: with `--forgets` the receiver loses its memory, the finished files before the next process looks
+or the keys of requests, and effects are counted twice. `--all-is-one` says of `insert_row` too that effect and record
+are one transaction, which is not so. `--result-first` breaks the engine: it records the result before the effect, and
+an effect is missing.
 """
 
 from __future__ import annotations
@@ -27,35 +35,31 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this is a program: it runs from a clone
+
+from tools.environment import continue_in_environment
+
+if __name__ == "__main__":
+    continue_in_environment()
 
 import eventlog
-from eventlog.runtime.effects import Call, Executed, Report
-from eventlog.runtime.failpoints import CRASH_STATUS, FAILPOINTS, Reach, exit_at, pass_by
-from eventlog.stores.sqlite import SqliteLog
+from eventlog.runtime.failpoints import CRASH_STATUS, FAILPOINTS, Reach, crash_at, pass_by
 from projections import RunsTable, differences, runs_view
+from tools.crashes.cells import HOWS, Cell, Crash, perform, records_result_first
+from tools.crashes.processes import Ended, in_child, leave
+from tools.crashes.receiver import receiving
+from tools.crashes.subjects import subjects
+from tools.crashes.targets import FileTarget, Target, targets
 
 __all__ = ["main"]
 
-ACTION = "write_draft"
-
-
-class CountedWriteFile(eventlog.WriteFile):
-    """WriteFile that adds a receipt for each file it created."""
-
-    def __init__(self, receipts: Path) -> None:
-        super().__init__(name=ACTION)
-        self._receipts = receipts
-
-    async def execute(self, call: Call) -> Report:
-        """Create the file, then write the receipt."""
-        report = await super().execute(call)
-        if isinstance(report, Executed):
-            descriptor = os.open(self._receipts, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            os.write(descriptor, f"{call.run_id}\n".encode())
-            os.close(descriptor)
-        return report
+ACTIONS: Final = ("write_file", "insert_row", "record_row", "http_request")
+DONE_AGAIN: Final = "effects, and one was approved"
+CAN_FORGET: Final = ("write_file", "http_request")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,12 +68,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True)
     points = commands.add_parser("points")
     points.set_defaults(campaign=_points)
+    pairs = commands.add_parser("pairs")
+    pairs.set_defaults(campaign=_pairs)
+    pairs.add_argument("--actions", default="write_file,insert_row,record_row")
+    pairs.add_argument("--count", type=int, default=len(FAILPOINTS) ** 2)
+    pairs.add_argument("--result-first", action="store_true")
     kills = commands.add_parser("kills")
     kills.set_defaults(campaign=_kills)
     kills.add_argument("--count", type=int, default=300)
     kills.add_argument("--seed", type=int, default=1)
-    kills.add_argument("--remove-files", action="store_true")
+    kills.add_argument("--action", choices=ACTIONS, default="write_file")
+    kills.add_argument("--forgets", action="store_true")
+    kills.add_argument("--all-is-one", action="store_true")
     options = parser.parse_args(arguments)
+    if getattr(options, "forgets", False) and options.action not in CAN_FORGET:
+        parser.error(f"--forgets is a control of {' and '.join(CAN_FORGET)} only")
     with tempfile.TemporaryDirectory() as folder:
         report = options.campaign(Path(folder), options)
     print(json.dumps(report, sort_keys=True))
@@ -80,91 +93,117 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _points(folder: Path, _: argparse.Namespace) -> dict[str, Any]:
     wrong: list[str] = []
     ends: dict[str, str] = {}
-    for how, make in (("exit", exit_at), ("SIGKILL", kill_at)):
+    for how, suffix in (("exit", ""), ("SIGKILL", "=kill")):
         for point in FAILPOINTS:
             place = folder / f"{how}-{point}"
             place.mkdir()
-            ends[f"{point} {how}"] = end = _crash_once(place, point, make(point), how, wrong)
+            campaign = _Campaign(place, FileTarget())
+            ends[f"{point} {how}"] = end = _crash_once(campaign, point, crash_at(point + suffix), how, wrong)
             if end not in ("executed", "recovered", "already_completed"):
                 wrong.append(f"{point} by {how}: the next resume ended as {end}")
     return {"points": len(ends), "ends": ends, "wrong": wrong}
 
 
-def _crash_once(place: Path, point: str, reach: Reach, how: str, wrong: list[str]) -> str:
-    _in_child(lambda: _with_runner(place, pass_by, _start_and_approve))
-    status = _in_child(lambda: _with_runner(place, reach, _resume_only))
+def _crash_once(campaign: _Campaign, point: str, reach: Reach, how: str, wrong: list[str]) -> str:
+    target = campaign.folder / "run-1.txt"
+    campaign.in_child(_start_and_approve)
+    status = campaign.in_child(_resume, reach).status
     expected = CRASH_STATUS if how == "exit" else -signal.SIGKILL
     if status != expected:
         wrong.append(f"{point} by {how}: nobody passed it, the process ended with {status}")
-    before = _inode(place / "out.txt")
-    _in_child(lambda: _with_runner(place, pass_by, _resume_and_tell))
-    after = _inode(place / "out.txt")
-    if before is not None and before != after:
+    before = _inode(target)
+    ended = campaign.in_child(_resume)
+    if before is not None and before != _inode(target):
         wrong.append(f"{point} by {how}: the file was written again")
-    wrong += asyncio.run(_audit(place, {"run-1"}))
-    return (place / "told").read_text()
+    wrong += _audit(campaign, {"run-1"})
+    return str(ended.said)
 
 
-async def _start_and_approve(runner: eventlog.Runner, place: Path) -> None:
-    proposal = eventlog.propose(ACTION, {"content": "approved technical brief"}, str(place / "out.txt"))
-    await runner.propose("run-1", proposal)
-    await runner.approve("run-1", proposal.hash)
+async def _start_and_approve(campaign: _Campaign, runner: eventlog.Runner) -> None:
+    await campaign.approve(runner, "run-1")
 
 
-async def _resume_only(runner: eventlog.Runner, _: Path) -> None:
-    await runner.resume("run-1")
+async def _resume(_: _Campaign, runner: eventlog.Runner) -> str | None:
+    return (await runner.resume("run-1")).result
 
 
-async def _resume_and_tell(runner: eventlog.Runner, place: Path) -> None:
-    (place / "told").write_text((await runner.resume("run-1")).result or "")
+# ── a crash, and a crash of its recovery ──────────────────────────────────────────────────────────────────────────────
+def _pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    names = options.actions.split(",")
+    spoil = records_result_first if options.result_first else None
+    cells: list[Cell] = []
+    with receiving() as receiver:
+        known = {subject.name: subject for subject in subjects(receiver)}
+        for name in names:
+            for number, points in enumerate(_spread(list(product(FAILPOINTS, FAILPOINTS)), options.count)):
+                # Each way to end comes first and second, in all four combinations, along the list of pairs.
+                crashes = [Crash(point, HOWS[number >> bit & 1]) for bit, point in enumerate(points)]
+                cells.append(perform(known[name], crashes, folder, spoil))
+    return {
+        "pairs": len(cells),
+        "actions": names,
+        "ends": dict(Counter(cell.result for cell in cells)),
+        "unknown": [cell.name for cell in cells if cell.is_unknown],
+        "most_effects": max((len(cell.marks) for cell in cells), default=0),
+        "wrong": [f"{cell.name}: {why}" for cell in cells for why in cell.wrong][:20],
+    }
 
 
-def kill_at(target: str) -> Reach:
-    """Return a `reach` that kills the process at the point `target`, as no handler can see."""
-
-    def reach(name: str) -> None:
-        if name == target:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return reach
+def _spread(pairs: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
+    """Return `count` of the pairs, spread over the list so that every point is a first and a second one early."""
+    step = 7  # it has no divisor in common with 36, so it comes to every pair once
+    return [pairs[number * step % len(pairs)] for number in range(min(count, len(pairs)))]
 
 
 # ── random kills ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def _kills(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    with receiving(forgets=options.forgets) as receiver:
+        campaign = _Campaign(folder, targets(receiver, all_is_one=options.all_is_one)[options.action])
+        campaign.in_child(_nothing)
+        campaign.target.prepare(folder)
+        return _kill_often(campaign, options)
+
+
+def _kill_often(campaign: _Campaign, options: argparse.Namespace) -> dict[str, Any]:
     generator = random.Random(options.seed)
     told: set[str] = set()
     wrong: list[str] = []
     moments: Counter[str] = Counter()
+    kills = 0
     for number in range(options.count):
-        told |= _kill_once(folder, number, generator.uniform(0.002, 0.05))
-        if options.remove_files:
-            for path in folder.glob("run-*.txt"):
-                path.unlink()
-        status = _in_child(lambda: _with_runner(folder, pass_by, _finish_all))
+        kills += 1
+        told |= _kill_once(campaign, number, generator.uniform(0.002, 0.05))
+        wrong += [
+            f"kill {number}: {run_id} has either effect or record" for run_id in campaign.target.torn(campaign.folder)
+        ]
+        if options.forgets and isinstance(campaign.target, FileTarget):
+            campaign.target.forget(campaign.folder)
+        status = campaign.in_child(_finish_all).status
         if status != 0:
             wrong.append(f"kill {number}: the next process could not finish, status {status}")
             break
-        if number % 50 == 49 or number == options.count - 1:
-            wrong += asyncio.run(_audit(folder, told, moments))
-    receipts = Counter(_lines(folder / "receipts"))
+        if options.forgets or number % 50 == 49 or number == options.count - 1:
+            wrong += _audit(campaign, told, moments)
+        if options.forgets and any(each.endswith(DONE_AGAIN) for each in wrong):
+            break  # the control has shown what it is there to show
     return {
-        "kills": options.count,
+        "action": options.action,
+        "kills": kills,
         "seed": options.seed,
         "runs": len(told),
-        "receipts": sum(receipts.values()),
         "recovered": moments["action_recovered"],
         "claims": moments["run_claimed"],
-        "wrong": wrong[:20],
+        "wrong": sorted(wrong, key=lambda each: not each.endswith(DONE_AGAIN))[:20],
     }
 
 
-def _kill_once(folder: Path, number: int, after_s: float) -> set[str]:
+def _kill_once(campaign: _Campaign, number: int, after_s: float) -> set[str]:
     """Let a process work until it is killed; return the runs that it said are completed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _leave(lambda: _with_runner(folder, pass_by, lambda runner, place: _work(runner, place, number, writing)))
+        leave(lambda: campaign.use(lambda each, runner: _work(each, runner, number, writing), pass_by))
     os.close(writing)
     _wait_for_first_word(reading)
     time.sleep(after_s)
@@ -182,26 +221,27 @@ def _wait_for_first_word(reading: int) -> None:
         word += byte
 
 
-async def _work(runner: eventlog.Runner, place: Path, number: int, writing: int) -> None:
+async def _work(campaign: _Campaign, runner: eventlog.Runner, number: int, writing: int) -> None:
     """Start, approve and resume runs, several at a time, for ever; say which are completed."""
     os.write(writing, b"working\n")
 
     async def one_after_another(task: int) -> None:
         for index in range(1_000_000):
             run_id = f"run-{number}-{task}-{index}"
-            proposal = eventlog.propose(ACTION, {"content": run_id * 50}, str(place / f"{run_id}.txt"))
-            await runner.propose(run_id, proposal)
-            await runner.approve(run_id, proposal.hash)
+            await campaign.approve(runner, run_id)
             await runner.resume(run_id)
             os.write(writing, f"{run_id}\n".encode())
 
     await asyncio.gather(*(one_after_another(task) for task in range(3)))
 
 
-async def _finish_all(runner: eventlog.Runner, place: Path) -> None:
+async def _nothing(_: _Campaign, __: eventlog.Runner) -> None:
+    """The log is made by being opened."""
+
+
+async def _finish_all(campaign: _Campaign, runner: eventlog.Runner) -> None:
     """Resume every run that was approved and is not completed."""
-    view = runs_view()
-    async with eventlog.open(place / "runs.db", views=[view]) as log:
+    async with eventlog.open(campaign.folder / "runs.db", views=[runs_view()]) as log:
         rows = await log.read_view(_unfinished)
     for (run_id,) in rows:
         await runner.resume(run_id)
@@ -215,8 +255,23 @@ def _unfinished(connection: Any) -> list[tuple[str]]:
 
 
 # ── what must be true afterwards ──────────────────────────────────────────────────────────────────────────────────────
-async def _audit(folder: Path, completed: set[str], moments: Counter[str] | None = None) -> list[str]:
-    """Return what is wrong in the log and outside it. `completed` are the runs that somebody was told are completed."""
+def _audit(campaign: _Campaign, told: set[str], moments: Counter[str] | None = None) -> list[str]:
+    """Return what is wrong in the log and outside it. `told` are the runs that somebody was told are completed."""
+    wrong, runs = asyncio.run(_audit_log(campaign.folder, moments))
+    completed = {run.run_id for run in runs if run.executed}
+    wrong += [f"{run_id}: said to be completed, but is not" for run_id in sorted(told - completed)]
+    # Only now, when the log is closed: the target may be in its database.
+    target = campaign.target
+    effects = target.effects(campaign.folder, [run.run_id for run in runs])
+    wrong += [f"{run_id}: {count} {DONE_AGAIN}" for run_id, count in effects.items() if count > 1]
+    missing = target.missing(campaign.folder, completed)
+    wrong += [f"{run_id}: completed, but its effect is not as approved" for run_id in missing]
+    temps = [path.name for path in campaign.folder.iterdir() if path.name.endswith("-tmp")]
+    return wrong + [f"left behind: {name}" for name in temps]
+
+
+async def _audit_log(folder: Path, moments: Counter[str] | None) -> tuple[list[str], list[eventlog.Run]]:
+    """Return what is wrong in the log, and its runs; count its events by type."""
     wrong: list[str] = []
     view = runs_view()
     async with eventlog.open(folder / "runs.db", views=[view]) as log:
@@ -225,58 +280,42 @@ async def _audit(folder: Path, completed: set[str], moments: Counter[str] | None
             wrong += [f"position {problem.position}: {problem.message}" for problem in page.problems]
             position = page.position
         wrong += [f"view row {difference.key} differs" for difference in await differences(log, view)]
-        wrong += await _audit_runs(log, folder, completed)
         if moments is not None:
             moments.clear()
             moments.update([event.type async for event in log.read_all()])
-    receipts = Counter(_lines(folder / "receipts"))
-    wrong += [f"{run_id}: {count} effects" for run_id, count in receipts.items() if count > 1]
-    temps = [path.name for path in folder.iterdir() if path.name.endswith("-tmp")]
-    return wrong + [f"left behind: {name}" for name in temps]
-
-
-async def _audit_runs(log: SqliteLog, folder: Path, completed: set[str]) -> list[str]:
-    wrong = []
-    runner = eventlog.Runner(log)
-    for row in await RunsTable(log, runs_view()).page(limit=1_000_000):
-        run = await runner.state(row["run_id"])
-        if run.proposal is not None and run.executed:
-            path = Path(run.proposal.output)
-            if not path.exists() or path.read_text() != run.proposal.args["content"]:
-                wrong.append(f"{run.run_id}: completed, but its file is not what was approved")
-        completed = completed - {run.run_id} if run.executed else completed
-    return wrong + [f"{run_id}: said to be completed, but is not" for run_id in sorted(completed)]
+        runner = eventlog.Runner(log)
+        rows = await RunsTable(log, view).page(limit=1_000_000)
+        return wrong, [await runner.state(row["run_id"]) for row in rows]
 
 
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-async def _with_runner(place: Path, reach: Reach, use: Callable[[eventlog.Runner, Path], Awaitable[None]]) -> None:
-    view = runs_view()
-    async with eventlog.open(place / "runs.db", views=[view]) as log:
-        action = CountedWriteFile(place / "receipts")
-        await use(eventlog.Runner(log, actions=[action], view=RunsTable(log, view), reach=reach), place)
+class _Campaign:
+    """A folder with a log, a target, and the processes that use them."""
+
+    def __init__(self, folder: Path, target: Target) -> None:
+        self.folder: Final = folder
+        self.target: Final = target
+
+    def in_child(self, use: _Use, reach: Reach = pass_by) -> Ended:
+        """Use a runner in a process of its own."""
+        return in_child(lambda: self.use(use, reach))
+
+    async def use(self, use: _Use, reach: Reach) -> Any:
+        """Use a runner in this process."""
+        view = runs_view()
+        async with eventlog.open(self.folder / "runs.db", views=[view]) as log:
+            action = self.target.action(self.folder)
+            return await use(self, eventlog.Runner(log, actions=[action], view=RunsTable(log, view), reach=reach))
+
+    async def approve(self, runner: eventlog.Runner, run_id: str) -> None:
+        """Start a run and approve it."""
+        args, output = self.target.request(self.folder, run_id)
+        proposal = eventlog.propose(self.target.name, args, output)
+        await runner.propose(run_id, proposal)
+        await runner.approve(run_id, proposal.hash)
 
 
-def _in_child(work: Callable[[], Awaitable[None]]) -> int:
-    """Run `work` in a forked process that has no log open yet; return its exit status, negative for a signal."""
-    child = os.fork()
-    if child == 0:
-        _leave(work)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def _leave(work: Callable[[], Awaitable[None]]) -> None:
-    status = 70
-    try:
-        asyncio.run(_awaited(work))
-        status = 0
-    except BaseException as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(status)
-
-
-async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
-    await work()
+_Use = Callable[[_Campaign, eventlog.Runner], Awaitable[Any]]
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
@@ -284,10 +323,6 @@ def _inode(path: Path) -> tuple[int, int] | None:
         return None
     status = path.stat()
     return status.st_ino, status.st_mtime_ns
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ from typing import Any, Final, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this is a program: it runs from a clone
 
+from tools.environment import continue_in_environment
+
+if __name__ == "__main__":
+    continue_in_environment()
+
 import eventlog
 from eventlog import Expect, NewEvent, RecordedEvent
 from eventlog.stores import SqliteLog

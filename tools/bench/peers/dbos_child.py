@@ -18,7 +18,7 @@ import pysqlite3.dbapi2
 sys.modules["sqlite3"] = pysqlite3  # before anything imports the other SQLite
 sys.modules["sqlite3.dbapi2"] = pysqlite3.dbapi2
 
-from dbos import DBOS  # noqa: E402
+from dbos import DBOS
 
 _FAR_S: Final = 3600.0
 
