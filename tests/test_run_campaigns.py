@@ -100,7 +100,7 @@ def test_random_kills_repeat_no_row_and_no_request(action: str, is_long: bool) -
 
 
 def test_a_row_without_its_record_is_reported_where_they_must_be_one() -> None:
-    status, report = run_tool("crash_runs.py", "kills", "--action", "insert_row", "--count", "120", "--all-is-one")
+    status, report = run_tool("crash_runs.py", "kills", "--action", "insert_row", "--count", "60", "--all-is-one")
     assert status == 1
     assert any("has either effect or record" in wrong for wrong in report["wrong"])
 
