@@ -51,7 +51,7 @@ def test_a_holder_that_wakes_up_behind_a_take_over_does_no_second_effect_at_any_
 @pytest.mark.campaign
 @pytest.mark.timeout(1600)
 def test_a_holder_that_is_stopped_at_any_moment_does_no_second_effect(is_long: bool) -> None:
-    count = 150 if is_long else 30
+    count = 300 if is_long else 15
     status, report = take_over("--count", str(count), "--anywhere", "--seed", str(secrets.randbits(32)))
     assert (status, report["wrong"], report["take_overs"]) == (0, [], count)
     assert report["claims"] > 0, "no holder was stopped while it held the run"
