@@ -266,7 +266,9 @@ async def opens_as_nobody(path: str, is_read_only: str) -> Answer:
 
 
 async def _is_wal_cut(log: SqliteLog) -> bool:
-    return (await log.health()).wal_bytes == 0
+    """Say whether the file is cut and the writer has said so: the one happens a moment before the other."""
+    health = await log.health()
+    return health.wal_bytes == 0 and health.last_wal_checkpoint_error is None
 
 
 async def _told(appending: Awaitable[Any]) -> Any:
