@@ -33,7 +33,7 @@ from eventlog.events import (
 )
 from eventlog.plain import check_id, check_text
 from eventlog.proposal import Proposal, canonical_args, canonical_bytes, hash_of, request_id_for
-from eventlog.run import Intent, Run, Status
+from eventlog.run import Run, Status
 
 __all__ = [
     "Accepted",
@@ -209,8 +209,8 @@ def reconcile(
     """
     require_run(run)
     _check_verdict(verdict, evidence, result)
-    action, key, intent = _action_at_stake(run)
-    if run.status is not Status.OUTCOME_UNKNOWN and (claims is None or intent is None):
+    action, key = _action_at_stake(run)
+    if run.status is not Status.OUTCOME_UNKNOWN and (claims is None or run.open_intent is None):
         message = f"the outcome of run {run.run_id!r} is not unknown: it is {run.status.value}"
         return _refuse_transition(run, "outcome_not_unknown", f"reconcile:{verdict}", message)
     if verdict == "not_executed" and _is_known_to_have_happened(run, key):
@@ -249,10 +249,9 @@ def compensate(run: Run, undoing: str | None, reason: str | None = None) -> Refu
     elif run.not_stored is not None:
         why = f"the log does not hold what the effect of run {run.run_id!r} returned: {run.not_stored}"
     else:
+        # Whether the receiver of an unknown outcome can be asked is for the runtime to know.
         frozen = _compare_frozen(run, None)
-        return (
-            frozen if isinstance(frozen, Refusal) else None
-        )  # of an unknown outcome, whether its receiver can be asked is the runtime's to know
+        return frozen if isinstance(frozen, Refusal) else None
     return _refuse_transition(run, "cannot_compensate", "compensate", why)
 
 
@@ -373,11 +372,11 @@ def _check_verdict(verdict: str, evidence: object, result: Any) -> None:
         raise InvalidInput("invalid_argument", f"only an executed effect has a result, not one that was {verdict}")
 
 
-def _action_at_stake(run: Run) -> tuple[str, str, Intent | None]:
-    """Return action, op_key and open intent of what is under way or unknown: the effect, or its undoing."""
+def _action_at_stake(run: Run) -> tuple[str, str]:
+    """Return action and op_key of what is under way or unknown: the effect, or its undoing."""
     if run.compensation is not None:
-        return run.compensation.action, run.compensation.op_key, run.compensation.intent
-    return _proposal(run).action, run.op_key or "", run.intent
+        return run.compensation.action, run.compensation.op_key
+    return _proposal(run).action, run.op_key or ""
 
 
 def _is_known_to_have_happened(run: Run, key: str) -> bool:

@@ -228,7 +228,7 @@ class ActionRecovered(_Fact, frozen=True, kw_only=True):
 
 
 class ActionReplayed(_Fact, frozen=True, kw_only=True):
-    """A run that has ended was resumed again; nothing was done. `already_completed` or `already_failed`."""
+    """A run that has ended was resumed again; nothing was done. `already_completed`, `_failed` or `_compensated`."""
 
     reason: str
 

@@ -7,8 +7,8 @@
                                                                  COMPLETED ──undone──▶ COMPENSATED
 
 A conflict or a definite failure leaves a run APPROVED: clear the cause and resume. An `idempotency_conflict` does not:
-somebody has used the op_key, and what that did is unknown. A person settles an unknown outcome
-as COMPLETED, APPROVED (it may be tried again) or CANCELLED (given up).
+somebody has used the op_key, and what that did is unknown. A person settles an unknown outcome as COMPLETED, APPROVED
+(it may be tried again) or CANCELLED (given up).
 """
 
 from __future__ import annotations
@@ -126,6 +126,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """What a resumer that no longer held the run said in the end of its effect."""
     recorded_at_us: int = 0
     """When the last event was recorded."""
+
+    @property
+    def open_intent(self) -> Intent | None:
+        """What has begun and has no result yet: the effect, or the undoing of it."""
+        return self.intent if self.compensation is None else self.compensation.intent
 
     @property
     def is_stray(self) -> bool:
@@ -257,7 +262,7 @@ def _intent(event: ResumeStarted | CompensationStarted) -> Intent:
 
 def _claimed(run: Run, event: RunClaimed) -> Run:
     """The claim's owner answers for the open intent from now on."""
-    intent = run.intent if run.compensation is None else run.compensation.intent
+    intent = run.open_intent
     overruled = (intent.owner,) if event.is_stray and intent is not None else ()
     run = replace(run, epoch=event.epoch, strays=(*run.strays, *overruled))
     if run.intent is not None:

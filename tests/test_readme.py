@@ -6,9 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import eventlog
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -52,6 +56,20 @@ def test_a_shell_block_runs(block: str, tmp_path: Path) -> None:
     assert "error" not in done.stderr
     assert '"result": "executed"' in done.stdout
     assert '"result": "already_completed"' in done.stdout
+
+
+def test_the_request_that_is_shown_is_one_that_the_action_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = (block for block in blocks("text") if "HttpRequest(" in block)
+    monkeypatch.setenv("TOKEN", "a secret")
+    names: dict[str, Any] = {"eventlog": eventlog, "os": os}
+    exec(block, names)
+    proposal = names["proposal"]
+    call = eventlog.Call(
+        run_id="r", action=proposal.action, args=proposal.args, output=proposal.output, op_key="0" * 64, attempt=1
+    )
+    names["action"].check(call)
+    with pytest.raises(eventlog.ActionFailed):
+        names["action"].check(replace(call, output="https://elsewhere.example.com/v1/payments"))
 
 
 def test_the_two_commands_are_named() -> None:

@@ -52,7 +52,7 @@ def at_stake(run: Run) -> dict[str, Any]:
         "undoing": undoing.action if undoing is not None else None,
         "op_key": undoing.op_key if undoing is not None else run.op_key,
         "attempts": undoing.attempts if undoing is not None else run.attempts,
-        "intent": to_builtins(undoing.intent if undoing is not None else run.intent),
+        "intent": to_builtins(run.open_intent),
     }
 
 

@@ -114,7 +114,7 @@ class Attempts:
 
     def require_no_late_effect(self, run: Run, claims: RunClaimed | None) -> None:
         """Raise RunConflict if a resumer that is overruled, by `claims` or before, is alive and may act after all."""
-        intent = run.intent if run.compensation is None else run.compensation.intent
+        intent = run.open_intent
         late = (intent.owner,) if intent is not None and claims is not None and claims.is_stray else ()
         if any(is_proved_alive(owner, self._place) for owner in (*run.strays, *late)):
             raise RunConflict(run.run_id, "a resumer that was overruled is still alive and may yet act; end it first")

@@ -182,7 +182,7 @@ def _held(run: Run) -> tuple[object, ...]:
 
 def _open_attempt(run: Run) -> tuple[str, int] | None:
     """Return what tells one attempt from another: its op_key and its number. None if none is open."""
-    intent = run.intent if run.compensation is None else run.compensation.intent
+    intent = run.open_intent
     return (intent.op_key, intent.attempt) if intent is not None else None
 
 

@@ -35,7 +35,7 @@ from eventlog.events import ActionReplayed, Owner, ResumeRejected
 from eventlog.log import RecordedEvent, RunLog, TransactionalLog
 from eventlog.plain import check_id
 from eventlog.proposal import Proposal, op_key
-from eventlog.run import Intent, Run, Status
+from eventlog.run import Run, Status
 from eventlog.runtime.attempts import AnyAction, Attempts, described, logged
 from eventlog.runtime.claims import forget, hold
 from eventlog.runtime.effect_events import Doing, Undoing
@@ -182,7 +182,8 @@ class Runner:
         `evidence` says how that was found out; it is stored with who said so. A resumer that is dead or late, and left
         no result, is fenced first. After `not_executed` the run may be resumed, and acts under the same op_key; so that
         is refused while a resumer that was overruled can be seen to live. Raises Refused(`unknown_run`,
-        `outcome_not_unknown`), InvalidInput(`invalid_verdict`, …), RunConflict while a resumer is at work.
+        `outcome_not_unknown`, `verdict_contradicted`), InvalidInput(`invalid_verdict`, …), RunConflict while a resumer
+        is at work.
         """
         check_run_id(run_id)
         for _ in range(MAX_REDECISIONS):
@@ -211,7 +212,7 @@ class Runner:
         """Append a verdict, behind a claim if one is needed; None if the run has moved. Raises what refuses it."""
         is_settled = True
         try:
-            claims = self._attempts.fence(run, _open_intent(run), owner)
+            claims = self._attempts.fence(run, run.open_intent, owner)
             decision = decide(claims=claims)
             if isinstance(decision, Accepted) and may_act_again:
                 self._attempts.require_no_late_effect(run, claims)
@@ -223,7 +224,7 @@ class Runner:
             if is_settled:  # nothing of this owner is open in the log, and nobody will ask whether it lives
                 forget(owner, self._log.place)
         if has_appended and claims is not None:
-            self._attempts.forget_dead(_open_intent(run), claims)
+            self._attempts.forget_dead(run.open_intent, claims)
         if has_appended and isinstance(decision, Refusal):
             raise logged(decision.error)
         return Outcome(run=await self._streams.load(run.run_id)) if has_appended else None
@@ -432,10 +433,6 @@ def _check_members(action: AnyAction) -> None:
 
 def _actor_source(actor: str | None) -> str:
     return "os" if actor is None else "asserted"
-
-
-def _open_intent(run: Run) -> Intent | None:
-    return run.compensation.intent if run.compensation is not None else run.intent
 
 
 def _raise_final_failure(run: Run) -> None:

@@ -119,22 +119,7 @@ def action(
     """
     if name is not None and not isinstance(name, str):
         raise InvalidInput("invalid_argument", "write `@eventlog.action()`, with parentheses")
-    if promise is None:
-        promise = Promise.OPAQUE if inspect is None else Promise.CHECKABLE
-    try:
-        kept = Promise(promise)
-    except ValueError:
-        raise InvalidInput(
-            "invalid_argument", f"a promise is one of {', '.join(Promise)}, not {promise!r:.80}"
-        ) from None
-    if kept is Promise.TRANSACTIONAL:
-        raise InvalidInput("invalid_argument", "a transactional action has a `write` method: make it a class")
-    if kept is Promise.CHECKABLE and inspect is None:
-        raise InvalidInput(
-            "invalid_argument", "a checkable function needs `inspect=`; if it finds out itself, make it a class"
-        )
-    if kept is Promise.OPAQUE and inspect is not None:
-        raise InvalidInput("invalid_argument", "an opaque action is never asked: with `inspect=` it is checkable")
+    kept = _kept_promise(promise, inspect)
     if python_inspect.iscoroutinefunction(check):
         raise InvalidInput("invalid_argument", "`check=` waits for nothing: it is no async function")
 
@@ -156,3 +141,24 @@ def action(
         )
 
     return decorate
+
+
+def _kept_promise(promise: Promise | str | None, inspect: Inspect | None) -> Promise:
+    """Return the promise, or the one that follows from `inspect`. Raises InvalidInput for one that cannot be kept."""
+    if promise is None:
+        return Promise.OPAQUE if inspect is None else Promise.CHECKABLE
+    try:
+        kept = Promise(promise)
+    except ValueError:
+        raise InvalidInput(
+            "invalid_argument", f"a promise is one of {', '.join(Promise)}, not {promise!r:.80}"
+        ) from None
+    if kept is Promise.TRANSACTIONAL:
+        raise InvalidInput("invalid_argument", "a transactional action has a `write` method: make it a class")
+    if kept is Promise.CHECKABLE and inspect is None:
+        raise InvalidInput(
+            "invalid_argument", "a checkable function needs `inspect=`; if it finds out itself, make it a class"
+        )
+    if kept is Promise.OPAQUE and inspect is not None:
+        raise InvalidInput("invalid_argument", "an opaque action is never asked: with `inspect=` it is checkable")
+    return kept
