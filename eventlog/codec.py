@@ -22,6 +22,7 @@ from msgspec.structs import astuple
 from eventlog.errors import InvalidInput
 from eventlog.events import LOG_EVENTS, RUN_EVENTS
 from eventlog.plain import Limits, check_id, check_plain, is_utf8
+from eventlog.values import CERTAIN_INT, exact_types, is_same_struct
 
 __all__ = ["REGISTRY", "Registry", "Upcast", "event"]
 
@@ -165,7 +166,7 @@ class Registry:
         try:
             body = _encode_with_sets(data) if has_set else _encode(data)
             found = msgspec.json.decode(body, type=type(data))
-            is_same = _is_same_struct(data, fields, found)
+            is_same = is_same_struct(data, fields, found)
         except RecursionError:
             raise InvalidInput("payload_too_deep", f"{type(data).__qualname__} is nested too deeply") from None
         except UnicodeEncodeError:
@@ -179,23 +180,14 @@ class Registry:
         return body
 
 
+_decode_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
 _ExactTypes = tuple[frozenset[type], ...]
 """For each field, the types whose values come back as they are."""
 
-_EXACT: Final = (
-    (msgspec.inspect.StrType(), str),
-    (msgspec.inspect.IntType(), int),
-    (msgspec.inspect.FloatType(), float),
-    (msgspec.inspect.BoolType(), bool),
-)
-"""Types as they are inspected if nothing constrains them."""
-
-_CERTAIN: Final = 2**63
-"""Integers up to here, of either sign, are certain to be read back; some long ones are not."""
-
 
 def _exact_types(cls: type[msgspec.Struct]) -> _ExactTypes | None:
-    """Return the types of the fields if each is a text, a number or a truth value, or one of these or None.
+    """Return the types of the fields if each is a text, a number or a truth value, one of these or None, or raw JSON.
 
     None if decoding may do more than read them back, and so has to be tried.
     """
@@ -204,12 +196,11 @@ def _exact_types(cls: type[msgspec.Struct]) -> _ExactTypes | None:
         return None
     exact = []
     for name, field in zip(cls.__struct_fields__, info.fields, strict=True):
-        types = field.type.types if isinstance(field.type, msgspec.inspect.UnionType) else (field.type,)
-        leaves = [each for each in types if not isinstance(each, msgspec.inspect.NoneType)]
-        found = [kind for plain, kind in _EXACT if leaves == [plain]]
-        if not found or field.name != name:
+        is_raw = isinstance(field.type, msgspec.inspect.RawType)
+        types = frozenset({msgspec.Raw}) if is_raw else exact_types(field.type)
+        if not types or field.name != name:
             return None
-        exact.append(frozenset(found if len(leaves) == len(types) else (*found, type(None))))
+        exact.append(types)
     return tuple(exact)
 
 
@@ -227,11 +218,22 @@ def _are_exact(fields: tuple[Any, ...], exact: _ExactTypes, room: int) -> bool:
             if room < 0 or not (value.isascii() or is_utf8(value)):
                 return False
         elif kind is int:
-            if not -_CERTAIN <= value < _CERTAIN:
+            if not -CERTAIN_INT <= value < CERTAIN_INT:
                 return False
-        elif kind is float and not math.isfinite(value):
+        elif kind is float:
+            if not math.isfinite(value):
+                return False
+        elif kind is msgspec.Raw and not _is_json(value):
             return False
     return True
+
+
+def _is_json(raw: msgspec.Raw) -> bool:
+    """Say whether this is one JSON text with nothing around it, which comes back byte for byte."""
+    try:
+        return bool(_decode_raw(raw) == raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
 
 
 def _encode_with_sets(data: msgspec.Struct) -> bytes:
@@ -323,33 +325,6 @@ def _is_plain(value: Any, limits: Limits) -> bool:
 def _encode_plain(data: Any, limits: Limits) -> bytes:
     check_plain(data, limits)
     return _encode(data)
-
-
-def _is_same_struct(given: msgspec.Struct, fields: tuple[Any, ...], found: msgspec.Struct) -> bool:
-    found_fields = astuple(found)
-    if _LEAVES.issuperset(map(type, fields)) and list(map(type, fields)) == list(map(type, found_fields)):
-        return fields == found_fields
-    return type(given) is type(found) and all(map(_is_same, fields, found_fields))
-
-
-def _is_same(given: Any, found: Any) -> bool:
-    """Say whether what comes back is what was given: equal, and of the same types all the way down.
-
-    An enumeration member in a field that names a text, or an OrderedDict, is equal to what comes back and yet another
-    thing. The one exception is an int in a field that names a float, which type checkers allow and which stays equal.
-    """
-    kind = type(given)
-    if kind is not type(found):
-        return kind is int and type(found) is float and given == found
-    if isinstance(given, msgspec.Struct):
-        return _is_same_struct(given, astuple(given), found)
-    if kind is list or kind is tuple:
-        return len(given) == len(found) and all(map(_is_same, given, found))
-    if kind is dict:
-        return {key: type(key) for key in given} == {key: type(key) for key in found} and all(
-            _is_same(value, found[key]) for key, value in given.items()
-        )
-    return bool(given == found)
 
 
 def _upcast(known: _Registered, type_name: str, schema_version: int, body: bytes) -> Any:

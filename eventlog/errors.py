@@ -4,7 +4,11 @@
     ├── Refused              the domain says no; nothing was done, and the refusal is in the log
     │   ├── ActionConflict   the target already holds something else
     │   ├── ActionFailed     the effect definitely did not happen
+    │   ├── ApprovalExpired  nobody decided in time
+    │   ├── ApprovalRejected a person said no
     │   ├── OutcomeUnknown   the effect may or may not have happened
+    │   ├── StepFailed       a step of a workflow failed for good
+    │   ├── WaitTimedOut     what a workflow waited for did not come in time
     │   └── EventTypeUnknown a run holds an event of a newer program; that run is read-only here
     ├── Conflict             somebody was first: read again, decide again
     │   ├── WrongExpectedVersion
@@ -30,6 +34,8 @@ __all__ = [
     "CODES",
     "ActionConflict",
     "ActionFailed",
+    "ApprovalExpired",
+    "ApprovalRejected",
     "ClaimLost",
     "CommitOutcomeUnknown",
     "Conflict",
@@ -42,8 +48,10 @@ __all__ = [
     "OutcomeUnknown",
     "Refused",
     "RunConflict",
+    "StepFailed",
     "StoreBusy",
     "StoreUnavailable",
+    "WaitTimedOut",
     "WrongExpectedVersion",
 ]
 
@@ -75,6 +83,73 @@ CODES: Final[Mapping[str, Explanation]] = {
     "proposal_hash_mismatch": Explanation(
         "The action, its arguments or its target are not the ones that were named by this hash.",
         "Read the current proposal, and decide on exactly that one.",
+    ),
+    "approval_expired": Explanation(
+        "Nobody decided in time. That is no rejection: nobody said anything.",
+        "Start another run, if it is still wanted.",
+    ),
+    "approval_spent": Explanation(
+        "The effect has begun under this approval, so it cannot be withdrawn any more.",
+        "See what became of it with `eventlog runs show RUN`.",
+    ),
+    "step_failed": Explanation(
+        "A step of the workflow raised, as often as it may be tried; the workflow did not go on behind it.",
+        "Read why with `eventlog runs show RUN`; clear the cause and resume: only what failed is tried again.",
+    ),
+    "workflow_failed": Explanation(
+        "The workflow's own code raised, outside of any step.",
+        "Read why with `eventlog runs show RUN`; correct the code and resume.",
+    ),
+    "wait_timed_out": Explanation(
+        "What the workflow waited for did not come in time.", "The workflow decides what that means; it may handle it."
+    ),
+    "unknown_workflow": Explanation(
+        "The run follows a workflow that is not registered here; nothing was run.",
+        "Resume it in the program that has the workflow, or name it with --app.",
+    ),
+    "cannot_signal": Explanation(
+        "The run has ended, or is no workflow, and takes no signal.", "See its state with `eventlog runs show RUN`."
+    ),
+    "definition_mismatch": Explanation(
+        "The workflow's code is another than the one that the run began with; nothing was run.",
+        "Run the earlier code, or say in the workflow's `continues` that this one can go on from there.",
+    ),
+    "nondeterministic_replay": Explanation(
+        "Replayed, the workflow asks for something else than its log holds; nothing new was run.",
+        "Let everything that may differ between two executions be a step, and resume.",
+    ),
+    "nested_step": Explanation(
+        "A step asked its own run for another step; only the workflow may.",
+        "Call it from the workflow, and hand its result to the step.",
+    ),
+    "never_awaited": Explanation(
+        "The workflow ended though it had never awaited something that it asked its run for; that was not done.",
+        "Await everything that the run is asked for; correct the code and resume.",
+    ),
+    "already_voted": Explanation(
+        "This actor has decided on the request already; the policy asks for several people.",
+        "Let somebody else decide, or withdraw the approvals with `eventlog approvals revoke RUN`.",
+    ),
+    "role_required": Explanation(
+        "The policy of the request asks for an approver with a role that was not brought.",
+        "Let somebody approve who has one of the roles in the details.",
+    ),
+    "separation_of_duties": Explanation(
+        "The policy of the request does not let its proposer approve it.", "Let somebody else approve it."
+    ),
+    "request_ambiguous": Explanation(
+        "The run has several requests, and it was not said which one is meant.",
+        "Name one of those in the details with --request.",
+    ),
+    "unknown_request": Explanation(
+        "The run has no request of this id.", "See its requests with `eventlog runs show RUN`."
+    ),
+    "cannot_revoke": Explanation(
+        "The request has no approval that could be withdrawn.", "See its state with `eventlog runs show RUN`."
+    ),
+    "cannot_cancel": Explanation(
+        "The run has ended, or nobody knows what became of its effect.",
+        "See its state with `eventlog runs show RUN`; an unknown outcome is settled with `eventlog reconcile RUN`.",
     ),
     "approval_request_mismatch": Explanation(
         "The approval answers another request than the current one.",
@@ -130,6 +205,10 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "action_failed": Explanation(
         "The effect definitely did not happen; the run stays approved.", "Clear the cause and resume."
+    ),
+    "lease_used_up": Explanation(
+        "The process stood still between the intent and the effect; nothing was done.",
+        "Resume; a workflow tries again by itself. If it happens often, give the runner a longer lease.",
     ),
     "path_not_allowed": Explanation(
         "The target is outside the folder this action may write to, or is no path at all.",
@@ -263,6 +342,13 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "wrong_loop": Explanation("The log belongs to another event loop or thread.", "Open one log for each event loop."),
     "missing_extra": Explanation("An optional part is not installed.", "Install the extra that the message names."),
+    "app_unusable": Explanation(
+        "What --app names gives no Runner: its module cannot be imported, the name is not in it, or it fails.",
+        "Name a module, and in it a function that takes the log and returns a Runner: --app MODULE:RUNNER.",
+    ),
+    "still_waiting": Explanation(
+        "What was waited for has not come within the time-out; nothing was changed.", "Wait again, or longer."
+    ),
     "unexpected": Explanation("A fault of the program itself.", "Please report it with the message and the trace."),
 }
 
@@ -328,6 +414,59 @@ class ActionFailed(Refused):
     @classmethod
     def _explanation(cls, code: str) -> Explanation:
         return CODES.get(code, CODES["action_failed"])
+
+
+class ApprovalRejected(Refused):
+    """A person rejected the request (`approval_rejected`). `actor` did, for the `reason` that he gave, if any."""
+
+    def __init__(self, message: str, /, *, reason: str | None = None, actor: str | None = None, **details: Any) -> None:
+        self.reason: Final = reason
+        self.actor: Final = actor
+        super().__init__("approval_rejected", message, reason=reason, actor=actor, **details)
+
+
+class ApprovalExpired(Refused):
+    """Nobody decided on the request in time (`approval_expired`); that is no "no"."""
+
+    def __init__(self, message: str, /, **details: Any) -> None:
+        super().__init__("approval_expired", message, **details)
+
+
+class StepFailed(Refused):
+    """A step of a workflow failed for good (`step_failed`), or a run that it started did.
+
+    The same when it happens and on every replay: `error_type` is the name of what the step raised, `attempts` how often
+    it was tried, `traceback` where it failed, if the runner keeps that.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        /,
+        *,
+        step: str,
+        error_type: str | None = None,
+        attempts: int = 1,
+        traceback: str | None = None,
+        code: str = "step_failed",
+        **details: Any,
+    ) -> None:
+        self.step: Final = step
+        self.error_type: Final = error_type
+        self.attempts: Final = attempts
+        self.traceback: Final = traceback
+        super().__init__(code, message, step=step, error_type=error_type, attempts=attempts, **details)
+
+    @classmethod
+    def _explanation(cls, code: str) -> Explanation:
+        return CODES.get(code, CODES["step_failed"])
+
+
+class WaitTimedOut(Refused):
+    """What a workflow waited for did not come in time (`wait_timed_out`)."""
+
+    def __init__(self, message: str, /, **details: Any) -> None:
+        super().__init__("wait_timed_out", message, **details)
 
 
 class OutcomeUnknown(Refused):

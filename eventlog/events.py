@@ -19,6 +19,7 @@ import msgspec
 __all__ = [
     "LOG_EVENTS",
     "LOG_STREAM",
+    "NOTHING",
     "RUN_EVENTS",
     "RUN_PREFIX",
     "ActionConflict",
@@ -26,31 +27,54 @@ __all__ = [
     "ActionFailed",
     "ActionRecovered",
     "ActionReplayed",
+    "ApprovalExpired",
     "ApprovalRecorded",
+    "ApprovalRevoked",
     "BarrierRecorded",
     "CheckpointSaved",
+    "ChildFinished",
+    "ChildStarted",
+    "ClaimRenewed",
     "CompensationExecuted",
     "CompensationFailed",
     "CompensationStarted",
+    "Definition",
     "Failure",
+    "OfRequest",
     "OutcomeReconciled",
     "OutcomeUnknown",
     "Owner",
+    "Parent",
+    "PolicyTerms",
     "ProposalRecorded",
     "ProposalRejected",
     "ProposalVerified",
     "ResultRejected",
     "ResumeRejected",
     "ResumeStarted",
+    "RunCancelled",
     "RunClaimed",
+    "RunCompleted",
     "RunEvent",
+    "RunFailed",
+    "SignalReceived",
+    "SignalRejected",
     "Status",
+    "StepCompleted",
+    "StepFailed",
+    "StepStarted",
+    "TimerFired",
+    "TimerSet",
     "TransitionRejected",
     "Waiting",
     "run_stream",
 ]
 
 RUN_PREFIX: Final = "run:"
+
+
+NOTHING: Final = msgspec.Raw()
+"""No value at all, as opposed to the JSON text `null`."""
 
 
 def run_stream(run_id: str) -> str:
@@ -78,10 +102,17 @@ class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     """What all event bodies have in common: immutable, compact, and closed against fields of the future."""
 
 
+class OfRequest(_Fact, frozen=True, kw_only=True):
+    """A fact about one request of a run and its effect. `step` is the step key; absent in a run of one action."""
+
+    step: str | None = None
+
+
 class Owner(_Fact, frozen=True, kw_only=True):
     """Who holds an intent or a claim: a host, one boot of it, and one lock file that only a living process can hold.
 
-    `host` and `boot` are opaque digests, never names; `lock` is a random id, one for each attempt.
+    `host` and `boot` are opaque digests, never names; `lock` is the random id of the file of one attempt, or that of a
+    whole process and the number of its claim (`<id>.<n>`).
     """
 
     host: str
@@ -90,55 +121,128 @@ class Owner(_Fact, frozen=True, kw_only=True):
 
 
 class Waiting(_Fact, frozen=True, kw_only=True):
-    """What a paused run waits for."""
+    """What a paused run waits for. `node_id` is the step key, or the action's name in a run of one action.
+
+    type        and then
+    approval    `approval_id`, the request that a person has to decide
+    outcome     an effect of which nobody knows; a person has to reconcile it
+    signal      `signal`, its name; until `due_us` if that is set
+    timer       `due_us`, when it is due
+    retry       `due_us`, when the next attempt at the step is due
+    child       `child_run_id`, the run that has to end first
+    """
 
     type: str
     node_id: str
-    approval_id: str
+    approval_id: str | None = None
+    signal: str | None = None
+    due_us: int | None = None
+    child_run_id: str | None = None
+
+
+class Definition(_Fact, frozen=True, kw_only=True):
+    """The workflow that a run follows, as it was when the run began.
+
+    `fingerprint` is a digest of its source text, 64 hex digits; `steps` are the names of steps, actions, signals and
+    children that the text spells out, in its order.
+    """
+
+    workflow: str
+    fingerprint: str
+    version: str | None = None
+    steps: tuple[str, ...] = ()
+
+
+class Parent(_Fact, frozen=True, kw_only=True):
+    """The run that started this one, and by which step of it. `root_run_id` is where the family began.
+
+    `relation` is `child`, whose end the parent waits for, or `handoff`, which has taken the work over.
+    """
+
+    run_id: str
+    step: str
+    root_run_id: str
+    relation: str = "child"
+
+
+class PolicyTerms(_Fact, frozen=True, kw_only=True):
+    """On what terms a request is decided; frozen when it is asked.
+
+    `required` approvals by different people; each by somebody in one of `roles`, if any are named; with
+    `separation_of_duties` not by who proposed.
+    """
+
+    required: int = 1
+    roles: tuple[str, ...] = ()
+    separation_of_duties: bool = False
 
 
 class Failure(_Fact, frozen=True, kw_only=True):
-    """Why an effect definitely did not happen: a code of `errors.CODES` and a sentence.
+    """Why an effect definitely did not happen, or why a step or a run failed: a code and a sentence.
 
-    `details` are the facts that the action gave, as the answer of the receiver that refused it.
+    `details` are the facts that the action gave, as the answer of the receiver that refused it. `type` is the name of
+    the exception that a step raised, `traceback` where, if the runner was told to keep that.
     """
 
     code: str
     message: str
     details: Any = None
+    type: str | None = None
+    traceback: str | None = None
 
 
 class CheckpointSaved(_Fact, frozen=True, kw_only=True):
-    """A consistent cut of the run: a state that is safe to resume from."""
+    """A consistent cut of the run: a state that is safe to resume from. It carries only what is new.
+
+    The first one of a workflow run has its `definition`, its `input` (a JSON list of the arguments, or the digest of
+    that text as an `artifact`) and its `parent`, if another run started it. Later ones have the step keys
+    that they newly commit, as one group. A pause has what the run waits for, the oldest wait first, and gives the run
+    free, as does `is_released`. `snapshot_hash` is the SHA-256 of the state as it was in front of this event, spelled
+    as `snapshots.encode_snapshot` spells it.
+    """
 
     status: Status
     state_version: int
     waiting: Waiting | None = None
+    also_waiting: tuple[Waiting, ...] = ()
+    definition: Definition | None = None
+    input: msgspec.Raw = NOTHING
+    artifact: str | None = None
+    parent: Parent | None = None
+    committed: tuple[str, ...] = ()
+    is_released: bool = False
+    snapshot_hash: str | None = None
 
 
-class ProposalRecorded(_Fact, frozen=True, kw_only=True):
+class ProposalRecorded(OfRequest, frozen=True, kw_only=True):
     """The run asks to act. `proposal` holds the RFC 8785 bytes of {"action", "args", "output"} exactly as hashed.
 
     `folder` is the absolute folder in which it was proposed: a relative target means the same file wherever it is
-    resumed.
+    resumed. `policy` are the terms of the decision, if any are asked for, `expires_at_us` until when it may be made.
+    `supersedes` is the request that an edit has closed for good, `reason` why. `rule_failed` says
+    why the rule that might have approved it could not be asked. `group` as in a step.
     """
 
     request_id: str
     proposal: msgspec.Raw
     proposal_hash: str
     folder: str | None = None
-    policy: str | None = None
+    policy: PolicyTerms | None = None
+    expires_at_us: int | None = None
     supersedes: str | None = None
+    reason: str | None = None
+    rule_failed: str | None = None
+    group: str | None = None
 
 
-class ProposalVerified(_Fact, frozen=True, kw_only=True):
+class ProposalVerified(OfRequest, frozen=True, kw_only=True):
     """The hashes were recomputed from the stored bytes and equal. `phase` is `approval` or `resume`."""
 
     phase: str
     proposal_hash: str
 
 
-class ProposalRejected(_Fact, frozen=True, kw_only=True):
+class ProposalRejected(OfRequest, frozen=True, kw_only=True):
     """Something differs from what was frozen. The fields that belong to the reason are set, the others absent.
 
     `viewed` is the row of a view as it was found, where a view was compared with the log.
@@ -159,27 +263,52 @@ class ProposalRejected(_Fact, frozen=True, kw_only=True):
     viewed: dict[str, Any] | None = None
 
 
-class ApprovalRecorded(_Fact, frozen=True, kw_only=True):
-    """A person decided. `approval_hash` freezes what was decided on; the actor is in the envelope."""
+class ApprovalRecorded(OfRequest, frozen=True, kw_only=True):
+    """A person decided. `approval_hash` freezes what was decided on; the actor is in the envelope.
+
+    `actor_source` says who vouches for the actor: `os`, `asserted` by the program, or `policy` where a rule of the
+    program decided and nobody was asked. An approval that is not `is_deciding` needs others beside it.
+    """
 
     request_id: str
     decision: str
     approval_hash: str
     actor_source: str
     reason: str | None = None
+    roles: tuple[str, ...] = ()
+    is_deciding: bool = True
 
 
-class TransitionRejected(_Fact, frozen=True, kw_only=True):
-    """A decision that the state does not allow, with what was attempted and what stands."""
+class ApprovalExpired(OfRequest, frozen=True, kw_only=True):
+    """Nobody decided in time. That is no "no": nobody said anything."""
+
+    request_id: str
+    expires_at_us: int
+
+
+class ApprovalRevoked(OfRequest, frozen=True, kw_only=True):
+    """The approvals of a request were withdrawn before the act; it waits for a decision again."""
+
+    request_id: str
+    actor_source: str
+    reason: str | None = None
+
+
+class TransitionRejected(OfRequest, frozen=True, kw_only=True):
+    """A decision or command that the state does not allow, with what was attempted and what stands.
+
+    `detail` is what was supplied beside the hash: the request that was named, or the roles.
+    """
 
     reason: str
     attempted_decision: str
     current_status: str
     existing_approval: str | None = None
     supplied_hash: str | None = None
+    detail: str | None = None
 
 
-class ResumeRejected(_Fact, frozen=True, kw_only=True):
+class ResumeRejected(OfRequest, frozen=True, kw_only=True):
     """A resume that the state does not allow. `viewed` as in `ProposalRejected`."""
 
     reason: str
@@ -188,7 +317,7 @@ class ResumeRejected(_Fact, frozen=True, kw_only=True):
     viewed: dict[str, Any] | None = None
 
 
-class ResumeStarted(_Fact, frozen=True, kw_only=True):
+class ResumeStarted(OfRequest, frozen=True, kw_only=True):
     """The intent: from here on the effect may have happened. It also spends the approval.
 
     `key_until_us` is until when the receiver knows the op_key, counted from the first intent; absent if it need not.
@@ -204,7 +333,7 @@ class ResumeStarted(_Fact, frozen=True, kw_only=True):
     key_until_us: int | None = None
 
 
-class ActionExecuted(_Fact, frozen=True, kw_only=True):
+class ActionExecuted(OfRequest, frozen=True, kw_only=True):
     """The effect was done by this attempt. `not_stored` says why the log does not hold its result, if it cannot."""
 
     action: str
@@ -213,7 +342,7 @@ class ActionExecuted(_Fact, frozen=True, kw_only=True):
     not_stored: str | None = None
 
 
-class ActionRecovered(_Fact, frozen=True, kw_only=True):
+class ActionRecovered(OfRequest, frozen=True, kw_only=True):
     """The effect had been done by an earlier attempt; that was proved, and it was not repeated.
 
     `result` is what the first attempt would have returned, where the receiver keeps it. `not_stored` as in
@@ -227,13 +356,13 @@ class ActionRecovered(_Fact, frozen=True, kw_only=True):
     not_stored: str | None = None
 
 
-class ActionReplayed(_Fact, frozen=True, kw_only=True):
+class ActionReplayed(OfRequest, frozen=True, kw_only=True):
     """A run that has ended was resumed again; nothing was done. `already_completed`, `_failed` or `_compensated`."""
 
     reason: str
 
 
-class ActionConflict(_Fact, frozen=True, kw_only=True):
+class ActionConflict(OfRequest, frozen=True, kw_only=True):
     """The target holds something else. Contents are text cut to a few kilobytes, or absent where they are no text.
 
     `code` is `idempotency_conflict` where the receiver knows this op_key with another payload.
@@ -249,7 +378,7 @@ class ActionConflict(_Fact, frozen=True, kw_only=True):
     existing_content: str | None = None
 
 
-class ActionFailed(_Fact, frozen=True, kw_only=True):
+class ActionFailed(OfRequest, frozen=True, kw_only=True):
     """The effect definitely did not happen. If `is_final`, no attempt can do better, and the run has failed."""
 
     action: str
@@ -258,7 +387,7 @@ class ActionFailed(_Fact, frozen=True, kw_only=True):
     is_final: bool = False
 
 
-class OutcomeUnknown(_Fact, frozen=True, kw_only=True):
+class OutcomeUnknown(OfRequest, frozen=True, kw_only=True):
     """An intent without a result that nobody can settle automatically."""
 
     action: str
@@ -266,7 +395,7 @@ class OutcomeUnknown(_Fact, frozen=True, kw_only=True):
     why: str
 
 
-class ResultRejected(_Fact, frozen=True, kw_only=True):
+class ResultRejected(OfRequest, frozen=True, kw_only=True):
     """A resumer that no longer held the run came with the result of its effect. It changes nothing, and is evidence.
 
     `rejected` is the type of the event that it would have been, `result` what that would have said; `epoch` is the one
@@ -281,7 +410,7 @@ class ResultRejected(_Fact, frozen=True, kw_only=True):
     result: Any = None
 
 
-class OutcomeReconciled(_Fact, frozen=True, kw_only=True):
+class OutcomeReconciled(OfRequest, frozen=True, kw_only=True):
     """A person settled what nobody else could. The actor is in the envelope.
 
     `verdict` is `executed` (with its `result`), `not_executed` (it may be tried again, under the same op_key) or
@@ -297,7 +426,7 @@ class OutcomeReconciled(_Fact, frozen=True, kw_only=True):
     result: Any = None
 
 
-class CompensationStarted(_Fact, frozen=True, kw_only=True):
+class CompensationStarted(OfRequest, frozen=True, kw_only=True):
     """The intent to undo an effect by another one. `compensates` is the op_key of the effect, `op_key` its own."""
 
     action: str
@@ -312,7 +441,7 @@ class CompensationStarted(_Fact, frozen=True, kw_only=True):
     key_until_us: int | None = None
 
 
-class CompensationExecuted(_Fact, frozen=True, kw_only=True):
+class CompensationExecuted(OfRequest, frozen=True, kw_only=True):
     """The effect `compensates` is undone. With `evidence` that had been done by an earlier attempt."""
 
     action: str
@@ -323,7 +452,7 @@ class CompensationExecuted(_Fact, frozen=True, kw_only=True):
     not_stored: str | None = None
 
 
-class CompensationFailed(_Fact, frozen=True, kw_only=True):
+class CompensationFailed(OfRequest, frozen=True, kw_only=True):
     """The effect `compensates` is definitely not undone: the attempt failed, or its target holds something else."""
 
     action: str
@@ -345,6 +474,131 @@ class RunClaimed(_Fact, frozen=True, kw_only=True):
     is_stray: bool = False
 
 
+class ClaimRenewed(_Fact, frozen=True, kw_only=True):
+    """Who holds the run under `epoch` is still at work, and holds it until `deadline_us`."""
+
+    epoch: int
+    deadline_us: int
+
+
+class StepStarted(_Fact, frozen=True, kw_only=True):
+    """An attempt at a step that may be tried more than once begins; durable before it does."""
+
+    name: str
+    key: str
+    attempt: int
+
+
+class StepCompleted(_Fact, frozen=True, kw_only=True):
+    """A step has its output, once and for all.
+
+    `output` is its JSON text, or NOTHING where `artifact` is the SHA-256 of that text, which is kept beside the log.
+    `input` is a digest of its arguments, where they have one. A step of a `group` is a pending write until a checkpoint
+    commits the group; any other is committed by this event. `kind` is what was recorded: the end of a `step`, a
+    `value` that the world gave (the time, chance), or that the first `signal` of this name, of those that no step has
+    taken, was taken; its payload is the output.
+    """
+
+    name: str
+    key: str
+    kind: str = "step"
+    output: msgspec.Raw = NOTHING
+    artifact: str | None = None
+    attempt: int = 1
+    input: str | None = None
+    group: str | None = None
+
+
+class StepFailed(_Fact, frozen=True, kw_only=True):
+    """An attempt at a step failed. If `is_final` the workflow is told, else the next one is due at `retry_at_us`.
+
+    `kind` is `step`, or the `relation` of a run that could not be started.
+    """
+
+    name: str
+    key: str
+    kind: str = "step"
+    attempt: int
+    error: Failure
+    is_final: bool = True
+    retry_at_us: int | None = None
+    input: str | None = None
+    group: str | None = None
+
+
+class SignalReceived(_Fact, frozen=True, kw_only=True):
+    """Somebody sent the run a signal; it is kept until the run takes it. `payload` and `artifact` as in a step."""
+
+    name: str
+    payload: msgspec.Raw = NOTHING
+    artifact: str | None = None
+
+
+class SignalRejected(_Fact, frozen=True, kw_only=True):
+    """The oldest signal of this name is no value of the type that the step `key` waits for; the step waits on."""
+
+    name: str
+    key: str
+    reason: str
+
+
+class TimerSet(_Fact, frozen=True, kw_only=True):
+    """The step `key` waits until `due_us`, or, if it waits for something else, no longer than that."""
+
+    key: str
+    due_us: int
+    group: str | None = None
+
+
+class TimerFired(_Fact, frozen=True, kw_only=True):
+    """The timer of the step `key` was due, and the run goes on from there."""
+
+    key: str
+
+
+class ChildStarted(_Fact, frozen=True, kw_only=True):
+    """The step `key` started another run, in the same transaction. `relation` as in `Parent`."""
+
+    key: str
+    child_run_id: str
+    workflow: str
+    relation: str = "child"
+    input: str | None = None
+    group: str | None = None
+
+
+class ChildFinished(_Fact, frozen=True, kw_only=True):
+    """The run that the step `key` started has ended, in the transaction that says so there."""
+
+    key: str
+    child_run_id: str
+    status: Status
+    result: msgspec.Raw = NOTHING
+    artifact: str | None = None
+    error: Failure | None = None
+
+
+class RunCompleted(_Fact, frozen=True, kw_only=True):
+    """The workflow returned. `result` and `artifact` as in a step."""
+
+    result: msgspec.Raw = NOTHING
+    artifact: str | None = None
+
+
+class RunFailed(_Fact, frozen=True, kw_only=True):
+    """The workflow raised. `status` is FAILED, or says which refusal it did not handle: REJECTED or EXPIRED."""
+
+    error: Failure
+    status: Status = Status.FAILED
+
+
+class RunCancelled(_Fact, frozen=True, kw_only=True):
+    """Somebody cancelled the run. What is under way is stopped, and what it has come to is still recorded."""
+
+    actor_source: str
+    reason: str | None = None
+
+
 class BarrierRecorded(_Fact, frozen=True, kw_only=True):
     """Stream `$log`: the store was reopened after a failure; what a read finds from here on is settled."""
 
@@ -357,6 +611,8 @@ RunEvent = (
     | ProposalVerified
     | ProposalRejected
     | ApprovalRecorded
+    | ApprovalExpired
+    | ApprovalRevoked
     | TransitionRejected
     | ResumeRejected
     | ResumeStarted
@@ -372,6 +628,19 @@ RunEvent = (
     | CompensationExecuted
     | CompensationFailed
     | RunClaimed
+    | ClaimRenewed
+    | StepStarted
+    | StepCompleted
+    | StepFailed
+    | SignalReceived
+    | SignalRejected
+    | TimerSet
+    | TimerFired
+    | ChildStarted
+    | ChildFinished
+    | RunCompleted
+    | RunFailed
+    | RunCancelled
 )
 
 LOG_STREAM: Final = "$log"
@@ -385,8 +654,13 @@ RUN_EVENTS: Final[Mapping[str, type[RunEvent]]] = {
     "action_failed": ActionFailed,
     "action_recovered": ActionRecovered,
     "action_replayed": ActionReplayed,
+    "approval_expired": ApprovalExpired,
     "approval_recorded": ApprovalRecorded,
+    "approval_revoked": ApprovalRevoked,
     "checkpoint_saved": CheckpointSaved,
+    "child_finished": ChildFinished,
+    "child_started": ChildStarted,
+    "claim_renewed": ClaimRenewed,
     "compensation_executed": CompensationExecuted,
     "compensation_failed": CompensationFailed,
     "compensation_started": CompensationStarted,
@@ -398,6 +672,16 @@ RUN_EVENTS: Final[Mapping[str, type[RunEvent]]] = {
     "result_rejected": ResultRejected,
     "resume_rejected": ResumeRejected,
     "resume_started": ResumeStarted,
+    "run_cancelled": RunCancelled,
     "run_claimed": RunClaimed,
+    "run_completed": RunCompleted,
+    "run_failed": RunFailed,
+    "signal_received": SignalReceived,
+    "signal_rejected": SignalRejected,
+    "step_completed": StepCompleted,
+    "step_failed": StepFailed,
+    "step_started": StepStarted,
+    "timer_fired": TimerFired,
+    "timer_set": TimerSet,
     "transition_rejected": TransitionRejected,
 }

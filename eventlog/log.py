@@ -24,6 +24,8 @@ from eventlog.ids import new_event_id
 __all__ = [
     "Append",
     "AppendResult",
+    "ArtifactName",
+    "Artifacts",
     "CaughtUp",
     "CheckedPage",
     "CursorMoved",
@@ -38,6 +40,7 @@ __all__ = [
     "Problem",
     "RecordedEvent",
     "RunLog",
+    "Snapshot",
     "StreamSlice",
     "TransactionalLog",
     "fold",
@@ -143,13 +146,14 @@ class Append(msgspec.Struct, frozen=True):
 
 
 class AppendResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was stored: the stream's new version, the positions of the first and last event, the leaf of the last."""
+    """What was stored: the stream's new version, positions of the first and last event, leaf and time of the last."""
 
     stream: str
     version: int
     first_position: int
     last_position: int
     leaf: bytes
+    recorded_at_us: int = 0
     deduplicated: bool = False
 
 
@@ -217,15 +221,35 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     stream: str | None = None
 
 
+class ArtifactName(msgspec.Struct, frozen=True, kw_only=True):
+    """That the event at `position` names the artifact `digest`."""
+
+    digest: str
+    position: int
+    stream: str
+
+
 class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
     """What a check of one page of the log found.
 
-    `position` is where the next page begins behind, `events` how many rows were looked at.
+    `position` is where the next page begins behind, `events` how many rows were looked at. `artifacts` are those that
+    sound events name; whether they are there was not looked at.
     """
 
     position: int
     events: int
     problems: Sequence[Problem]
+    artifacts: Sequence[ArtifactName] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A state that was folded from the first `version` events of a stream, as its writer spells it.
+
+    It may be gone, late or wrong at any time: whoever takes one has to be able to do without it.
+    """
+
+    version: int
+    state: bytes
 
 
 class EventReader(Protocol):
@@ -326,21 +350,66 @@ class EventLog(EventReader, Protocol):
         """Take no more work, finish what was taken, and give the files back. May be called twice."""
 
 
+class Artifacts(Protocol):
+    """Values too large for an event, each kept beside the log under the SHA-256 of its bytes."""
+
+    async def put(self, data: bytes) -> str:
+        """Keep `data`, *durable* on return, and return its digest, 64 hex digits. Repeating it is harmless.
+
+        Raises StoreUnavailable, and LogCorrupt(`artifact_damaged`) if something else has its name.
+        """
+
+    async def get(self, digest: str) -> bytes:
+        """Return what is kept under `digest`, verified.
+
+        Raises LogCorrupt (`artifact_missing`, `artifact_damaged`), StoreUnavailable, InvalidInput.
+        """
+
+
 class RunLog(EventLog, Protocol):
-    """The engine's own door: a log that the runtime may append reserved streams to."""
+    """The engine's own door: a log that the runtime may append reserved streams to, with what it keeps beside it."""
 
     @property
     def store_id(self) -> bytes:
         """The 16 bytes that name the store; they survive a restore."""
 
     @property
+    def actor(self) -> str:
+        """Who appends if a call does not say."""
+
+    @property
     def place(self) -> str | None:
         """The path beside which the runtime may keep its lock files, or None for a log that lives in one process."""
 
+    @property
+    def artifacts(self) -> Artifacts:
+        """The large values that events of this log name."""
+
     async def append_reserved(
-        self, appends: Sequence[Append], *, checks: Sequence[tuple[str, Expect]] = (), actor: str | None = None
+        self,
+        appends: Sequence[Append],
+        *,
+        checks: Sequence[tuple[str, Expect]] = (),
+        actor: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: bytes | None = None,
     ) -> list[AppendResult]:
         """As `append_many`, for streams that begin with `run:` or `$`."""
+
+    async def read_from_snapshot(self, stream: str) -> tuple[Snapshot | None, StreamSlice]:
+        """Return the stream's snapshot and the events from its version on; without one, all events of the stream."""
+
+    async def snapshot_streams(self) -> Sequence[str]:
+        """Return the streams that have a snapshot, in any order."""
+
+    async def load_snapshot(self, stream: str) -> Snapshot | None:
+        """Return the snapshot that was saved last of this stream, or None: none was, or it cannot be read."""
+
+    async def save_snapshot(self, stream: str, snapshot: Snapshot) -> None:
+        """Keep the snapshot instead of the stream's older one; never instead of a newer one.
+
+        Not saving it is no error: the log may be read-only, busy, or full.
+        """
 
 
 @runtime_checkable
@@ -355,6 +424,8 @@ class TransactionalLog(Protocol):
         *,
         expect: Expect,
         actor: str | None = None,
+        correlation_id: str | None = None,
+        event_id: bytes | None = None,
     ) -> AppendResult:
         """Append the event that `make(connection)` returns, in the transaction in which it is called.
 
@@ -363,7 +434,8 @@ class TransactionalLog(Protocol):
         whose cursors can be read, and is of no use once `make` has returned, nor on another thread. It cannot end the
         transaction, nor write the log's own tables. What `make` raises is raised here, as it is if it is an
         EventLogError, and else as ActionFailed; nothing was written then. If the transaction has to start over `make`
-        is called again, and what it wrote before is gone.
+        is called again, and what it wrote before is gone. Whoever does not learn what became of the append asks again
+        with the same `event_id`: where the event is stored, that is the answer, and `make` is not called.
         """
 
 

@@ -22,8 +22,8 @@ __all__ = ["Limits", "check_id", "check_plain", "check_text", "is_utf8", "parse_
 MAX_INT_DIGITS: Final = 4300
 """Python's own default bound for turning integers into text and back."""
 
-MAX_INT_BITS: Final = 14_284
-"""The largest number of bits that never takes more than `MAX_INT_DIGITS` digits."""
+MAX_INT_BITS: Final = 14_280
+"""The largest number of bits that never takes more than `MAX_INT_DIGITS` characters, a minus sign among them."""
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 

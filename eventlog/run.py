@@ -1,20 +1,26 @@
-"""The state of a run, and how each event changes it. Pure.
+"""The state of one request of a run and of its effect, and how each event changes it. Pure.
 
     WAITING_FOR_USER ──approve──▶ APPROVED ──effect──▶ COMPLETED
-           └────────reject──────▶ REJECTED
+           ├────────reject──────▶ REJECTED
+           ├──nobody in time────▶ EXPIRED
+           ◀────────revoke─────── APPROVED, before the effect has begun
                                    APPROVED ──nobody can tell──▶ OUTCOME_UNKNOWN ──a person settles it──▶ …
                                    APPROVED ──refused for good─▶ FAILED
                                                                  COMPLETED ──undone──▶ COMPENSATED
 
 A conflict or a definite failure leaves a run APPROVED: clear the cause and resume. An `idempotency_conflict` does not:
 somebody has used the op_key, and what that did is unknown. A person settles an unknown outcome as COMPLETED, APPROVED
-(it may be tried again) or CANCELLED (given up).
+(it may be tried again) or CANCELLED (given up). A run that somebody cancels is CANCELLED and stays so: what its effect
+has come to is recorded, and no other begins.
+
+A run of one action is one such state. A workflow run has many, one for each request, in its `progress`; the events of
+steps, timers, signals and children are told there, and mean nothing here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -26,8 +32,13 @@ from eventlog.events import (
     ActionFailed,
     ActionRecovered,
     ActionReplayed,
+    ApprovalExpired,
     ApprovalRecorded,
+    ApprovalRevoked,
     CheckpointSaved,
+    ChildFinished,
+    ChildStarted,
+    ClaimRenewed,
     CompensationExecuted,
     CompensationFailed,
     CompensationStarted,
@@ -35,22 +46,35 @@ from eventlog.events import (
     OutcomeReconciled,
     OutcomeUnknown,
     Owner,
+    PolicyTerms,
     ProposalRecorded,
     ProposalRejected,
     ProposalVerified,
     ResultRejected,
     ResumeRejected,
     ResumeStarted,
+    RunCancelled,
     RunClaimed,
+    RunCompleted,
     RunEvent,
+    RunFailed,
+    SignalReceived,
+    SignalRejected,
     Status,
+    StepCompleted,
+    StepFailed,
+    StepStarted,
+    TimerFired,
+    TimerSet,
     TransitionRejected,
     Waiting,
 )
 from eventlog.log import RecordedEvent
 from eventlog.proposal import Proposal
 
-__all__ = ["Compensation", "Intent", "Run", "Status", "evolve", "fold_run"]
+__all__ = ["Compensation", "Intent", "Run", "Status", "Vote", "evolve", "fold_event", "fold_fact", "fold_run"]
+
+_HAS_NOT_ENDED: Final = frozenset({Status.WAITING_FOR_USER, Status.APPROVED, Status.RUNNING, Status.WAITING})
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,24 +103,56 @@ class Compensation(msgspec.Struct, frozen=True, kw_only=True):
     """What undoing the effect returned, or what a person says it did."""
 
 
+class Vote(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision on a request. `actor` made it, as `actor_source` vouches for; `roles` are what he brought to it."""
+
+    decision: str
+    actor: str | None = None
+    actor_source: str = ""
+    roles: tuple[str, ...] = ()
+    reason: str | None = None
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as its events leave it. `version` 0 means that there is no such run.
+    """A run as its events leave it, or one request of a workflow run. `version` 0 means that there is no such run.
 
     `approval` is the decision, `approve` or `reject`; `approval_request_id` and `approval_hash` are what it froze.
     `epoch` is the version of the last `run_claimed`, 0 before the first; `attempts` counts the intents.
     """
 
     run_id: str
+    step: str | None = None
+    """The step key of the request, absent in a run of one action."""
+    root_run_id: str | None = None
+    """The run in which the family of a workflow run began: the correlation id of its events."""
     version: int = 0
     status: Status = Status.WAITING_FOR_USER
     state_version: int = 0
     waiting: Waiting | None = None
+    progress: Any = None
+    """The `eventlog.progress.Progress` of a workflow run; None in a run of one action, and in each request."""
     request_id: str | None = None
+    superseded: tuple[str, ...] = ()
+    """The requests that edits have closed for good, the oldest first."""
     proposal: Proposal | None = None
     proposal_hash: str | None = None
+    proposed_by: str | None = None
+    proposers: tuple[str, ...] = ()
+    """All who asked or edited: with separation of duties none of them approves."""
+    """The actor who asked, or who edited what was asked."""
     folder: str | None = None
     """The folder that a relative target was meant in, absolute."""
+    policy: PolicyTerms | None = None
+    """The terms of the decision, as they were when it was asked for; None: one decision by anybody."""
+    expires_at_us: int | None = None
+    """Until when it may be decided on."""
+    votes: tuple[Vote, ...] = ()
+    """The decisions on the current request, that which decided among them."""
     approval: str | None = None
+    decided_by: str | None = None
+    """Who made the decision that decided; None where a rule did."""
+    decided_at_us: int | None = None
+    decision_reason: str | None = None
     approval_request_id: str | None = None
     approval_hash: str | None = None
     executed: bool = False
@@ -124,6 +180,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last attempt came to nothing, until another begins."""
     late: ResultRejected | None = None
     """What a resumer that no longer held the run said in the end of its effect."""
+    is_cancelled: bool = False
+    """Whether somebody cancelled the run while this had not ended; then nothing begins any more."""
     recorded_at_us: int = 0
     """When the last event was recorded."""
 
@@ -137,6 +195,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """Whether some earlier resumer may still be at work."""
         return bool(self.strays)
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nobody knows what became of an effect; of a cancelled run too, which does not show it."""
+        return self.status is Status.OUTCOME_UNKNOWN or self.unknown is not None
+
+    @property
+    def supersedes(self) -> str | None:
+        """The request that the current one replaces."""
+        return self.superseded[-1] if self.superseded else None
+
 
 def fold_run(run_id: str, events: Iterable[RecordedEvent]) -> Run:
     """Return the run that these events, all of its stream in order, add up to.
@@ -146,24 +214,51 @@ def fold_run(run_id: str, events: Iterable[RecordedEvent]) -> Run:
     """
     run = Run(run_id=run_id)
     for event in events:
-        if not event.is_known:
-            raise EventTypeUnknown(event.stream, event.version, event.type)
-        before, at_us = run, event.recorded_at_us
-        run = replace(evolve(run, event.data), version=event.version, recorded_at_us=at_us)
-        if run.unknown is not None and before.unknown is None:
-            run = replace(run, unknown_since_us=at_us)
+        run = fold_event(run, event)
     return run
+
+
+def fold_event(run: Run, event: RecordedEvent) -> Run:
+    """Return the run after an event of its stream. Raises EventTypeUnknown as `fold_run`."""
+    if not event.is_known:
+        raise EventTypeUnknown(event.stream, event.version, event.type)
+    return fold_fact(run, event.data, version=event.version, at_us=event.recorded_at_us, actor=event.actor)
+
+
+def fold_fact(run: Run, event: RunEvent, *, version: int, at_us: int, actor: str) -> Run:
+    """Return the run after an event: what it says, and what its envelope says of who and when."""
+    after = replace(evolve(run, event), version=version, recorded_at_us=at_us)
+    if after.unknown is not None and run.unknown is None:
+        after = replace(after, unknown_since_us=at_us)
+    match event:
+        case ProposalRecorded():
+            return replace(after, proposed_by=actor, proposers=tuple(dict.fromkeys((*run.proposers, actor))))
+        case ApprovalRecorded():
+            return _signed(after, event, actor, at_us)
+        case _:
+            return after
 
 
 def evolve(run: Run, event: RunEvent) -> Run:
     """Return the run as it is after `event`. Never fails: the event has happened."""
+    after = _after(run, event)
+    if run.is_cancelled and after.status is not run.status:
+        return replace(after, status=Status.CANCELLED)
+    return after
+
+
+def _after(run: Run, event: RunEvent) -> Run:
     match event:
         case CheckpointSaved(status=status, state_version=state_version, waiting=waiting):
             return replace(run, status=status, state_version=state_version, waiting=waiting)
         case ProposalRecorded():
             return _proposed(run, event)
         case ApprovalRecorded():
-            return _decided(run, event)
+            return _voted(run, event)
+        case ApprovalExpired():
+            return replace(run, status=Status.EXPIRED, waiting=None)
+        case ApprovalRevoked():
+            return replace(_undecided(run), status=Status.WAITING_FOR_USER, waiting=_wait_for_user(run))
         case ResumeStarted():
             return _begun(run, event)
         case RunClaimed():
@@ -188,33 +283,112 @@ def evolve(run: Run, event: RunEvent) -> Run:
         case CompensationFailed(is_final=is_final, error=error):
             run = replace(run, status=Status.COMPLETED, unknown=None, problem=error)
             return replace(run, compensation=_at_rest(run, is_settled=is_final))
-        case ProposalVerified() | ProposalRejected() | TransitionRejected() | ResumeRejected() | ActionReplayed():
-            return run
+        case RunCancelled():
+            return _cancelled(run)
         case ResultRejected():
             return replace(run, late=event)
+        case ProposalVerified() | ProposalRejected() | TransitionRejected() | ResumeRejected() | ActionReplayed():
+            return run
+        case (
+            StepStarted()
+            | StepCompleted()
+            | StepFailed()
+            | SignalReceived()
+            | SignalRejected()
+            | TimerSet()
+            | TimerFired()
+        ):
+            return run
+        case ChildStarted() | ChildFinished() | ClaimRenewed() | RunCompleted() | RunFailed():
+            return run
         case _:
             assert_never(event)
 
 
-def _decided(run: Run, event: ApprovalRecorded) -> Run:
-    return replace(
-        run,
-        status=Status.APPROVED if event.decision == "approve" else Status.REJECTED,
-        waiting=None,
-        approval=event.decision,
-        approval_request_id=event.request_id,
-        approval_hash=event.approval_hash,
-    )
-
-
 def _proposed(run: Run, event: ProposalRecorded) -> Run:
-    return replace(
+    """A request that supersedes another begins anew: nothing that was said or done about the other counts for it."""
+    run = replace(
         run,
         request_id=event.request_id,
         proposal=Proposal.decode(bytes(event.proposal)),
         proposal_hash=event.proposal_hash,
         folder=event.folder,
+        policy=event.policy,
+        expires_at_us=event.expires_at_us,
     )
+    if event.supersedes is None:
+        return run
+    run = replace(
+        _undecided(run),
+        status=Status.WAITING_FOR_USER,
+        superseded=(*run.superseded, event.supersedes),
+        executed=False,
+        attempts=0,
+        op_key=None,
+        key_until_us=None,
+        intent=None,
+        result=None,
+        failure=None,
+        not_stored=None,
+        unknown=None,
+        unknown_since_us=0,
+        compensation=None,
+        problem=None,
+        late=None,
+    )
+    return replace(run, waiting=_wait_for_user(run))
+
+
+def _voted(run: Run, event: ApprovalRecorded) -> Run:
+    vote = Vote(decision=event.decision, actor_source=event.actor_source, roles=event.roles, reason=event.reason)
+    run = replace(run, votes=(*run.votes, vote))
+    if not event.is_deciding:
+        return run
+    return replace(
+        run,
+        status=Status.APPROVED if event.decision == "approve" else Status.REJECTED,
+        waiting=None,
+        approval=event.decision,
+        decision_reason=event.reason,
+        approval_request_id=event.request_id,
+        approval_hash=event.approval_hash,
+    )
+
+
+def _signed(run: Run, event: ApprovalRecorded, actor: str, at_us: int) -> Run:
+    """Say who made the last vote, and when it decided. A rule that decided is nobody, whoever proposed."""
+    name = None if event.actor_source == "policy" else actor
+    *earlier, last = run.votes
+    run = replace(run, votes=(*earlier, replace(last, actor=name)))
+    return replace(run, decided_by=name, decided_at_us=at_us) if event.is_deciding else run
+
+
+def _undecided(run: Run) -> Run:
+    """Return the run as if nobody had said anything about its request."""
+    return replace(
+        run,
+        votes=(),
+        approval=None,
+        decided_by=None,
+        decided_at_us=None,
+        decision_reason=None,
+        approval_request_id=None,
+        approval_hash=None,
+    )
+
+
+def _wait_for_user(run: Run) -> Waiting:
+    node_id = run.step if run.step is not None else run.proposal.action if run.proposal is not None else ""
+    return Waiting(type="approval", node_id=node_id, approval_id=run.request_id)
+
+
+def _cancelled(run: Run) -> Run:
+    """What has ended stays as it ended; what nobody knows waits for who settles it. An open intent stays open."""
+    if run.status in _HAS_NOT_ENDED:
+        return replace(run, status=Status.CANCELLED, is_cancelled=True, waiting=None)
+    if run.status is Status.OUTCOME_UNKNOWN:
+        return replace(run, is_cancelled=True)
+    return run
 
 
 def _done(run: Run, event: ActionExecuted | ActionRecovered) -> Run:
