@@ -2,6 +2,8 @@
 
     integrity   every event is what its hash says, and the store's own files are sound
     order       positions and versions have no gaps, times do not run backwards
+    artifacts   every large value that an event names is kept beside the log, and is what its name says
+    snapshots   the state that a run may be resumed from is what its events add up to
     views       what people look at is what the log says
 
 The log is read page by page in constant memory, and the check goes on behind what is wrong. Damage is a finding, never
@@ -16,9 +18,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from eventlog.errors import EventLogError, LogCorrupt, Misuse, Refused, StoreBusy, StoreUnavailable
+from eventlog.errors import EventLogError, InvalidInput, LogCorrupt, Misuse, Refused, StoreBusy, StoreUnavailable
 from eventlog.events import run_stream
-from eventlog.log import CheckedPage, EventReader, Problem
+from eventlog.log import ArtifactName, Artifacts, CheckedPage, EventReader, Problem
+from eventlog.stores.artifacts import name_artifact
 
 __all__ = ["Finding", "Progress", "Verdict", "Verdicts", "ViewsCheck", "damage", "verify"]
 
@@ -31,6 +34,7 @@ SHOWN: Final = 20
 
 _PAGE: Final = 1000
 _MAX_UNREADABLE: Final = 100
+_REMEMBERED: Final = 10_000
 
 Progress = Callable[[int, int], None]
 """Called with the position that is checked and the last one."""
@@ -49,6 +53,8 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
 
     integrity: Finding
     order: Finding
+    artifacts: Finding
+    snapshots: Finding
     views: Finding
     events: int
     head: int
@@ -64,7 +70,13 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _all(self) -> tuple[Verdict, ...]:
-        return self.integrity.verdict, self.order.verdict, self.views.verdict
+        return (
+            self.integrity.verdict,
+            self.order.verdict,
+            self.artifacts.verdict,
+            self.snapshots.verdict,
+            self.views.verdict,
+        )
 
 
 ViewsCheck = Callable[[], Awaitable[Finding]]
@@ -76,20 +88,26 @@ async def verify(
     *,
     run: str | None = None,
     files: FilesCheck | None = None,
+    artifacts: Artifacts | None = None,
+    snapshots: ViewsCheck | None = None,
     views: ViewsCheck | None = None,
     progress: Progress | None = None,
 ) -> Verdicts:
-    """Check the log, or the one run that is named; `files` and `views` check what is outside the events.
+    """Check the log, or the one run that is named; `files`, `snapshots` and `views` check what is
+    outside the events.
 
-    Raises StoreUnavailable if the log cannot be read for another reason than damage, Refused(`unknown_run`).
+    Without the `artifacts` of the log, those that events name are unknown. Raises StoreUnavailable if the log
+    cannot be read for another reason than damage, Refused(`unknown_run`).
     """
     problems = _Problems()
+    named = _Named(artifacts)
     head = await _head(log, problems)
     pages = _pages(log, head, progress) if run is None else _stream_page(log, run_stream(run))
     events = 0
     async for page in pages:
         events += page.events
         problems.extend(page.problems)
+        await named.check(page.artifacts)
     if run is not None and not problems.count and events == 0:
         raise Refused("unknown_run", f"there is no run {run!r}", subject=run, run_id=run)
     if files is not None:
@@ -97,6 +115,8 @@ async def verify(
     return Verdicts(
         integrity=problems.finding(is_order=False),
         order=problems.finding(is_order=True),
+        artifacts=named.finding(),
+        snapshots=await snapshots() if snapshots is not None else Finding(verdict="ok"),
         views=await views() if views is not None else Finding(verdict="unknown"),
         events=events,
         head=head,
@@ -131,6 +151,44 @@ class _Problems:
     def finding(self, *, is_order: bool) -> Finding:
         count = self._count[is_order]
         return Finding(verdict="damaged" if count else "ok", problems=tuple(self._kept[is_order]), count=count)
+
+
+class _Named:
+    """Checks the artifacts that events name, and remembers the last ones: several events may name the same."""
+
+    def __init__(self, artifacts: Artifacts | None) -> None:
+        self._artifacts: Final = artifacts
+        self._problems: Final = _Problems()
+        self._sound: Final[set[str]] = set()
+        self._is_known = True
+
+    async def check(self, names: Sequence[ArtifactName]) -> None:
+        """Read each artifact and compare it with its name."""
+        if self._artifacts is None:
+            self._is_known = self._is_known and not names
+            return
+        for name in names:
+            if name.digest not in self._sound:
+                await self._check(self._artifacts, name)
+
+    async def _check(self, artifacts: Artifacts, name: ArtifactName) -> None:
+        try:
+            await artifacts.get(name.digest)
+        except InvalidInput as error:
+            self._found("artifact_missing", str(error), name)
+        except EventLogError as error:
+            _raise_if_not_damage(error)
+            self._found(damage(error).reason, str(error), name)
+        else:
+            if len(self._sound) >= _REMEMBERED:
+                self._sound.clear()
+            self._sound.add(name.digest)
+
+    def _found(self, reason: str, message: str, name: ArtifactName) -> None:
+        self._problems.extend([Problem(reason=reason, message=message, position=name.position, stream=name.stream)])
+
+    def finding(self) -> Finding:
+        return self._problems.finding(is_order=False) if self._is_known else Finding(verdict="unknown")
 
 
 async def _head(log: EventReader, problems: _Problems) -> int:
@@ -171,9 +229,11 @@ async def _stream_page(log: EventReader, stream: str) -> AsyncIterator[CheckedPa
     """Give one stream as one checked page: reading stops at the first contradiction, for what follows hangs on it."""
     events = position = last_us = 0
     problems: list[Problem] = []
+    artifacts: list[ArtifactName] = []
     try:
         async for event in log.read(stream):
             events += 1
+            artifacts += [name] if (name := name_artifact(event)) is not None else []
             if event.recorded_at_us < last_us or event.position <= position:
                 message = f"position {event.position} is dated or placed before the event in front of it"
                 problems.append(
@@ -183,7 +243,7 @@ async def _stream_page(log: EventReader, stream: str) -> AsyncIterator[CheckedPa
     except Exception as error:
         _raise_if_not_damage(error)
         problems.append(_unreadable(None, error, stream))
-    yield CheckedPage(position=position, events=events, problems=problems)
+    yield CheckedPage(position=position, events=events, problems=problems, artifacts=artifacts)
 
 
 def _raise_if_not_damage(error: Exception) -> None:

@@ -19,9 +19,11 @@ from eventlog.log import (
     Health,
     Mark,
     RecordedEvent,
+    Snapshot,
     StreamSlice,
 )
 from eventlog.plain import Limits
+from eventlog.stores.artifacts import MemoryArtifacts, name_artifact
 from eventlog.stores.clock import Clock, SystemClock
 from eventlog.stores.entropy import random_bytes
 from eventlog.stores.guard import Guard
@@ -65,6 +67,8 @@ class MemoryLog:
         self._streams: dict[str, list[RecordedEvent]] = {}
         self._by_id: dict[bytes, RecordedEvent] = {}
         self._guard: Final = Guard()
+        self._artifacts: Final = MemoryArtifacts(self._guard.check)
+        self._snapshots: Final[dict[str, Snapshot]] = {}
         self._appended = asyncio.Event()
 
     async def __aenter__(self) -> MemoryLog:
@@ -84,6 +88,11 @@ class MemoryLog:
     def store_id(self) -> bytes:
         """The 16 bytes that name the store."""
         return self._store_id
+
+    @property
+    def actor(self) -> str:
+        """Who appends if a call does not say."""
+        return self._actor
 
     @property
     def place(self) -> None:
@@ -136,10 +145,44 @@ class MemoryLog:
         return await self._append(appends, checks, actor, correlation_id, causation_id)
 
     async def append_reserved(
-        self, appends: Sequence[Append], *, checks: Sequence[tuple[str, Expect]] = (), actor: str | None = None
+        self,
+        appends: Sequence[Append],
+        *,
+        checks: Sequence[tuple[str, Expect]] = (),
+        actor: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: bytes | None = None,
     ) -> list[AppendResult]:
         """The engine's own door: as `append_many`, for streams that begin with `run:` or `$` as well."""
-        return await self._append(appends, checks, actor, None, None, is_reserved_allowed=True)
+        return await self._append(appends, checks, actor, correlation_id, causation_id, is_reserved_allowed=True)
+
+    @property
+    def artifacts(self) -> MemoryArtifacts:
+        """The large values that events name; they end with the log."""
+        return self._artifacts
+
+    async def read_from_snapshot(self, stream: str) -> tuple[Snapshot | None, StreamSlice]:
+        """Return the stream's snapshot and the events from its version on; without one, all events of the stream."""
+        snapshot = await self.load_snapshot(stream)
+        return snapshot, await self.read_stream(stream, after=max(snapshot.version - 1, 0) if snapshot else 0)
+
+    async def snapshot_streams(self) -> Sequence[str]:
+        """Return the streams that have a snapshot."""
+        self._guard.check()
+        return list(self._snapshots)
+
+    async def load_snapshot(self, stream: str) -> Snapshot | None:
+        """Return the snapshot of this stream, or None."""
+        self._guard.check()
+        return self._snapshots.get(check_stream(stream, self._limits))
+
+    async def save_snapshot(self, stream: str, snapshot: Snapshot) -> None:
+        """Keep the snapshot unless there is a newer one of this stream."""
+        self._guard.check()
+        check_position(snapshot.version, "version")
+        older = self._snapshots.get(check_stream(stream, self._limits))
+        if older is None or older.version <= snapshot.version:
+            self._snapshots[stream] = snapshot
 
     async def _append(
         self,
@@ -192,6 +235,7 @@ class MemoryLog:
             first_position=first,
             last_position=len(self._events),
             leaf=self._events[-1].leaf,
+            recorded_at_us=now_us,
         )
 
     def _record(self, event: EncodedEvent, stream: str, actor: str, now_us: int) -> RecordedEvent:
@@ -330,7 +374,8 @@ class MemoryLog:
         check_position(after, "after")
         check_position(limit, "limit")
         events = self._events[after : after + limit]
-        return CheckedPage(position=after + len(events), events=len(events), problems=())
+        named = [name for event in events if (name := name_artifact(event)) is not None]
+        return CheckedPage(position=after + len(events), events=len(events), problems=(), artifacts=named)
 
     def _check_not_beyond(self, after: int) -> None:
         head = len(self._events)

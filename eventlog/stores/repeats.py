@@ -29,6 +29,8 @@ class Place(Protocol):
     def body(self) -> bytes | None: ...
     @property
     def leaf(self) -> bytes: ...
+    @property
+    def recorded_at_us(self) -> int: ...
 
 
 def original_results(parts: Sequence[Part], found: Sequence[Sequence[Place | None]]) -> list[AppendResult]:
@@ -60,6 +62,7 @@ def _result(stream: str, first: Place, last: Place) -> AppendResult:
         first_position=first.position,
         last_position=last.position,
         leaf=last.leaf,
+        recorded_at_us=last.recorded_at_us,
         deduplicated=True,
     )
 

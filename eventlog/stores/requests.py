@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 MAX_ACTOR_BYTES: Final = 256
-MAX_CORRELATION_BYTES: Final = 128
+MAX_CORRELATION_BYTES: Final = 512
 MAX_POSITION: Final = 2**63 - 1
 NO_BODY: Final = b""
 """In place of a body that is made only in the transaction."""
@@ -129,6 +129,8 @@ def make_writing_request(
     expect: Expect,
     *,
     actor: str,
+    correlation_id: str | None,
+    event_id: bytes | None = None,
     registry: Registry,
     limits: Limits,
 ) -> Request:
@@ -141,7 +143,8 @@ def make_writing_request(
         return registry.encode(event, limits)
 
     schema_version = registry.current_version(check_id(type, "event type", max_bytes=MAX_TYPE_BYTES))
-    event = EncodedEvent(type, schema_version, new_event_id(), None, None, NO_BODY)
+    own_id = new_event_id() if event_id is None else check_event_id(event_id)
+    event = EncodedEvent(type, schema_version, own_id, correlation_id, None, NO_BODY)
     part = Part(check_stream(stream, limits), [event], _expect(expect))
     return Request([part], (), check_actor(actor), 1, write)
 

@@ -1,50 +1,159 @@
-"""A copy of a log, made through SQLite's backup API while others read and write."""
+"""A copy of a log, with the artifacts that it names, made while others read and write.
+
+How a copy comes to be, so that nothing that is cut off passes for a whole:
+
+    1  the database is copied through SQLite's backup API, to `<target>.<random>.partial`
+    2  the artifacts that the copy names are copied beside it, each checked against its name
+    3  all of it is durable; the folder of the artifacts gets its name, `<target>.artifacts`
+    4  the database gets its name by a link, which never replaces anything   <- from here on there is a copy
+
+What a crash leaves is no log by its name, and may be removed.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Final
 
-from eventlog.errors import StoreUnavailable
+from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable
+from eventlog.events import RUN_PREFIX
+from eventlog.stores.artifacts import (
+    ARTIFACT_EVENTS,
+    ArtifactFolder,
+    artifact_in,
+    artifacts_beside,
+    coded_os_errors,
+    flush,
+)
+from eventlog.stores.entropy import random_bytes
 
-__all__ = ["copy_database"]
+__all__ = ["copy_log"]
+
+_BESIDE: Final = ("", "-wal", "-shm", "-journal")
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
+_NAMES: Final = f"""
+SELECT e.position, s.name, t.name, CAST(e.body AS BLOB)
+FROM types t JOIN events e USING (type_id) JOIN streams s USING (stream_id)
+WHERE t.name IN ({", ".join("?" * len(ARTIFACT_EVENTS))}) AND instr(e.body, '"artifact"')
+AND substr(s.name, 1, {len(RUN_PREFIX)}) = '{RUN_PREFIX}' ORDER BY e.position"""
 
 
-def copy_database(connection: sqlite3.Connection, target: str) -> int:
-    """Copy the database to the new file `target`, durably, and return the last position in the copy.
+def copy_log(connection: sqlite3.Connection, artifacts: ArtifactFolder, target: str) -> int:
+    """Copy the log to the new file `target`, durably, and return the last position in the copy.
 
-    Raises StoreUnavailable(`store_cannot_open`) if the target exists or cannot be made; nothing is left behind then.
+    Raises StoreUnavailable(`store_cannot_open`) if the target, or a file that would belong to it, exists or cannot be
+    made, and LogCorrupt (`artifact_missing`, `artifact_damaged`) with the position of the event that names the
+    artifact. Nothing is left behind then.
     """
-    try:
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise StoreUnavailable(
-            "store_cannot_open", f"cannot create {target!r}: {error.strerror}", path=target
-        ) from error
-    try:
-        position = _copy(connection, target)
-        _fsync(target)
-    except BaseException:
-        os.unlink(target)  # a part of a log must not be taken for one
-        raise
-    return position
-
-
-def _copy(connection: sqlite3.Connection, target: str) -> int:
-    copy = sqlite3.connect(target, isolation_level=None)
-    try:
-        connection.backup(copy)
-        copy.execute("PRAGMA journal_mode=WAL")
-        position: int = copy.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0]
-    finally:
-        copy.close()
-    return position
-
-
-def _fsync(path: str) -> None:
-    for each in (path, os.path.dirname(path) or "."):
-        descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
+    _check_free(target)
+    partial = f"{target}.{random_bytes(8).hex()}.partial"
+    with coded_os_errors(f"cannot make {target!r}"):
         try:
-            os.fsync(descriptor)
+            _make(partial, target)
+            with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
+                connection.backup(copy)
+                copy.execute("PRAGMA journal_mode=WAL")
+                position: int = copy.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0]
+                has_artifacts = _copy_artifacts(copy, artifacts, ArtifactFolder(artifacts_beside(partial)))
+            _flush(partial)
+            _publish(partial, target, has_artifacts=has_artifacts)
         finally:
-            os.close(descriptor)
+            _remove(partial)
+    return position
+
+
+def _check_free(target: str) -> None:
+    """Refuse a target that is there, and one beside which files of an older log lie: they would be taken for its."""
+    for path in (*(target + end for end in _BESIDE), artifacts_beside(target)):
+        if os.path.lexists(path):
+            raise _exists(path)
+
+
+def _exists(path: str) -> StoreUnavailable:
+    return StoreUnavailable("store_cannot_open", f"cannot create {path!r}: it exists", path=path)
+
+
+def _make(partial: str, target: str) -> None:
+    try:
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        message = f"cannot create {target!r}: {error.strerror}"
+        raise StoreUnavailable("store_cannot_open", message, path=target) from error
+
+
+def _copy_artifacts(copy: sqlite3.Connection, source: ArtifactFolder, target: ArtifactFolder) -> bool:
+    """Copy what the copied log names, each once; say whether there was anything."""
+    copied: set[str] = set()
+    for position, digest in _named(copy):
+        if digest in copied:
+            continue
+        try:
+            target.put(source.get(digest))
+        except LogCorrupt as error:
+            message = f"position {position} names what cannot be copied: {error}"
+            raise LogCorrupt(error.reason, message, position=position, artifact=digest) from error
+        except InvalidInput as error:
+            message = f"position {position} names {digest!r:.80}, which can be no artifact"
+            raise LogCorrupt("artifact_missing", message, position=position) from error
+        copied.add(digest)
+    return bool(copied)
+
+
+def _named(copy: sqlite3.Connection) -> Iterator[tuple[int, str]]:
+    for position, stream, type, body in copy.execute(_NAMES, sorted(ARTIFACT_EVENTS)):
+        digest = artifact_in(stream, type, body)
+        if digest is not None:
+            yield position, digest
+
+
+def _publish(partial: str, target: str, *, has_artifacts: bool) -> None:
+    folder = artifacts_beside(target)
+    if has_artifacts:
+        try:
+            os.rename(artifacts_beside(partial), folder)  # fails if there is one by now that holds anything
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise _exists(folder) from error
+            raise
+    try:
+        _link(partial, target)
+    except BaseException as error:
+        if has_artifacts:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, FileExistsError):
+            raise _exists(target) from error
+        raise
+    _flush(os.path.dirname(target) or ".")
+
+
+def _link(partial: str, target: str) -> None:
+    try:
+        os.link(partial, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # without links, claimed
+        os.rename(partial, target)
+    else:
+        os.unlink(partial)  # a log has one name only
+
+
+def _remove(partial: str) -> None:
+    """Remove what is left of the copy under its first name."""
+    for end in _BESIDE:
+        with suppress(OSError):  # an error that brought us here counts more
+            os.unlink(partial + end)
+    shutil.rmtree(artifacts_beside(partial), ignore_errors=True)
+
+
+def _flush(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        flush(descriptor)
+    finally:
+        os.close(descriptor)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Final
 
 import msgspec
@@ -45,8 +45,7 @@ def open_for_writing(
 
     Raises StoreUnavailable (`store_not_eventlog`, `schema_too_new`, …); the file is untouched then.
     """
-    with lock:
-        _look_before_writing(settings, may_create)
+    with lock, _looked_at(settings, may_create):
         connection = connect(settings, "rwc" if may_create else "rw")
         try:
             migrate(connection, migrations=migrations)
@@ -105,28 +104,46 @@ def check_schema(connection: sqlite3.Connection) -> list[Problem]:
     return [Problem(reason="schema_changed", message=message) for message in (*missing, *changed, *foreign)]
 
 
-def _look_before_writing(settings: Settings, may_create: bool) -> None:
-    """Refuse a foreign or newer database through a connection that cannot write, so that it stays byte for byte."""
+@contextmanager
+def _looked_at(settings: Settings, may_create: bool) -> Iterator[None]:
+    """Refuse a foreign or newer database through a connection that cannot write, so that it stays byte for byte.
+
+    That connection stays open meanwhile: the first one to a database whose last program died reads its whole
+    write-ahead log to make an index of it, and the last one that is closed throws that index away.
+    """
+    looking = _look_before_writing(settings, may_create)
+    try:
+        yield
+    finally:
+        if looking is not None:
+            looking.close()
+
+
+def _look_before_writing(settings: Settings, may_create: bool) -> sqlite3.Connection | None:
     if not os.path.exists(settings.path):
         if not may_create:
             raise StoreUnavailable("store_not_found", f"there is no log at {settings.path!r}", path=settings.path)
-        return
+        return None
     if not os.access(settings.path, os.W_OK):  # SQLite would open it for reading only, and say so at the first append
         raise StoreUnavailable("store_readonly", f"{settings.path!r} cannot be written", path=settings.path)
     size_bytes = os.path.getsize(settings.path)
     if size_bytes == 0:
-        return
+        return None
     if size_bytes < _SMALLEST_PAGE:  # SQLite takes a file of one byte for an empty database, and would write over it
         raise StoreUnavailable("store_not_eventlog", "the file is not an SQLite database")
     looking = connect(settings, "ro")
     try:
         _format_of(looking)
     except DRIVER_ERRORS as error:
+        looking.close()
         if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_READONLY_ROLLBACK:
             raise translate(error, f"cannot read {settings.path!r}") from error
         _look_past_the_journal(settings)
-    finally:
+        return None
+    except BaseException:
         looking.close()
+        raise
+    return looking
 
 
 def _look_past_the_journal(settings: Settings) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from eventlog.codec import REGISTRY, Registry
-from eventlog.errors import StoreBusy, StoreUnavailable
+from eventlog.errors import EventLogError, StoreUnavailable
 from eventlog.events import LOG_STREAM, BarrierRecorded
 from eventlog.log import (
     Append,
@@ -22,11 +22,12 @@ from eventlog.log import (
     Mark,
     Problem,
     RecordedEvent,
+    Snapshot,
     StreamSlice,
 )
 from eventlog.plain import Limits
+from eventlog.stores.artifacts import ArtifactFolder, FileArtifacts, artifacts_beside
 from eventlog.stores.clock import Clock, SystemClock
-from eventlog.stores.entropy import jittered
 from eventlog.stores.guard import Guard
 from eventlog.stores.requests import (
     Request,
@@ -38,18 +39,16 @@ from eventlog.stores.requests import (
     make_request,
     make_writing_request,
 )
-from eventlog.stores.sqlite.backup import copy_database
-from eventlog.stores.sqlite.connection import Durability, Settings, Worker, sqlite_has_wal_reset_fix
-from eventlog.stores.sqlite.database import Facts, check_file, open_for_reading, open_for_writing, read_facts
-from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
-from eventlog.stores.sqlite.file_lock import FileLock
-from eventlog.stores.sqlite.identity import Identity, canonical_path
+from eventlog.stores.sqlite.backup import copy_log
+from eventlog.stores.sqlite.commits import Commits
+from eventlog.stores.sqlite.connection import Durability, sqlite_has_wal_reset_fix
+from eventlog.stores.sqlite.database import Facts, check_file, read_facts
+from eventlog.stores.sqlite.files import LogFiles, file_size
+from eventlog.stores.sqlite.identity import Identity
 from eventlog.stores.sqlite.own_tables import create_table
-from eventlog.stores.sqlite.reader import ReadConnections
 from eventlog.stores.sqlite.rows import Rows
-from eventlog.stores.sqlite.transaction import Transactions
+from eventlog.stores.sqlite.snapshots import load_snapshot, read_from_snapshot, save_snapshot, snapshot_streams
 from eventlog.stores.sqlite.views import InlineView, Views
-from eventlog.stores.sqlite.wal import WalCheckpoints
 from eventlog.stores.sqlite.writer import WriteConnection, Writer, WriterSettings
 from eventlog.stores.subscription import Page, follow
 from eventlog.stores.telemetry import logger
@@ -59,8 +58,6 @@ __all__ = ["SqliteLog"]
 T = TypeVar("T")
 
 PAGE: Final = 500
-_CLOSE_TIMEOUT_S: Final = 1.2
-_DRAIN_TIMEOUT_S: Final = 0.8
 
 
 class SqliteLog:
@@ -92,36 +89,32 @@ class SqliteLog:
         self._clock: Final = clock or SystemClock()
         self._views: Final = Views(views, self._make_rows)
         self._guard: Final = Guard()
-        self._lock: FileLock | None = None
+        self._artifacts: Final = FileArtifacts(self._guard.check, lambda: self._folder, is_read_only=is_read_only)
+        self._commits: Final = Commits()
         self._connection: WriteConnection | None = None
         self._writer: Writer | None = None
-        self._committed: set[asyncio.Future[None]] = set()
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> SqliteLog:
-        self._loop = self._guard.claim()
-        self._path = canonical_path(self._given_path)
-        self._settings = Settings(
-            self._path,
+        self._guard.claim()
+        self._files = LogFiles(
+            self._given_path,
             durability=self._durability,
-            busy_timeout_s=self._timeouts.busy_timeout_s,
-            is_immutable=self._is_read_only and _is_on_read_only_medium(self._path),
+            timeouts=self._timeouts,
+            is_read_only=self._is_read_only,
+            may_create=self._may_create,
+            clock=self._clock,
+            views=self._views,
         )
-        if not self._settings.is_immutable:
-            self._check_exists()
-            self._lock = FileLock(f"{self._path}.lock")
-        self._reads = ReadConnections(
-            lambda: open_for_reading(self._settings, self._lock),
-            self._lock,
-            self._path,
-            open_timeout_s=self._timeouts.busy_timeout_s + 1,
-        )
+        self._path = self._files.path
+        self._folder = ArtifactFolder(artifacts_beside(self._path))
+        self._reads = self._files.reads
         try:
             await self._open()
         except BaseException:
             self._guard.close()
-            await self._close()
+            await self._files.close(self._writer, self._connection)
             raise
         self._guard.open()
         return self
@@ -135,22 +128,17 @@ class SqliteLog:
             return
         self._guard.check()
         self._guard.close()
-        self._wake_subscribers()
-        closing = asyncio.ensure_future(self._close())
+        self._commits.wake()
+        closing = asyncio.ensure_future(self._files.close(self._writer, self._connection))
         try:
             await asyncio.shield(closing)
         except asyncio.CancelledError:
             await asyncio.wait({closing})  # bounded, and leaving a half-closed log behind would help nobody
             raise
 
-    def _check_exists(self) -> None:
-        if os.path.exists(self._path) or (self._may_create and not self._is_read_only):
-            return
-        raise StoreUnavailable("store_not_found", f"there is no log at {self._given_path!r}", path=self._given_path)
-
     async def _open(self) -> None:
         if not self._is_read_only:
-            self._connection = await self._open_writer(may_create=self._may_create)
+            self._connection = await self._files.open_writer(may_create=self._may_create)
         self._facts = await self._reads.run(read_facts)
         logger.debug("opened", path=self._path, is_read_only=self._is_read_only)
         if self._connection is None:
@@ -159,74 +147,17 @@ class SqliteLog:
             self._connection,
             self._timeouts,
             self._clock,
-            reopen=self._reopen_writer,
-            discard=self._discard_writer,
+            reopen=lambda: self._files.reopen_writer(self._facts.store_id),
+            discard=self._files.discard_writer,
             make_barrier=self._barrier,
-            on_commit=self._wake_subscribers,
+            on_commit=self._commits.wake,
         )
         if self._views:
-            await self._in_time(self._writer.run_between(self._create_views))
-
-    async def _open_writer(self, *, may_create: bool) -> WriteConnection:
-        lock = self._lock
-        assert lock is not None, "only a log on a read-only medium has no lock, and no writer"
-        worker = Worker(lambda: open_for_writing(self._settings, lock, may_create=may_create), lock, self._path)
-        await self._in_time(worker.open())
-        identity = Identity(self._path)
-        transactions = Transactions(lock, identity, self._clock, self._views or None)
-        return WriteConnection(worker, transactions, WalCheckpoints(lock, identity))
-
-    async def _reopen_writer(self) -> WriteConnection:
-        """Open the log again after a failure, and make sure that it is still this log."""
-        connection = await self._open_writer(may_create=False)
-        try:
-            facts = await connection.worker.run(read_facts)
-        except BaseException:
-            await self._discard_writer(connection)
-            raise
-        if facts.store_id != self._facts.store_id:
-            await self._discard_writer(connection)
-            raise StoreUnavailable("store_identity_changed", "another log stands here now", path=self._path)
-        return connection
-
-    async def _discard_writer(self, connection: WriteConnection) -> None:
-        await connection.worker.close(timeout_s=_CLOSE_TIMEOUT_S)
-
-    async def _close(self) -> None:
-        """Finish what was taken; close readers, then the writer, then the lock file; all within `_CLOSE_TIMEOUT_S`.
-
-        What waits for a lock that somebody else holds is left to its thread, which ends once it gets the lock.
-        """
-        end_s = self._loop.time() + _CLOSE_TIMEOUT_S
-        writer = self._writer
-        if writer is not None:
-            await writer.drain(_DRAIN_TIMEOUT_S)
-            self._connection = writer.connection
-            if writer.poison is None:
-                final = writer.connection.worker.start(writer.connection.wal.cut)
-                await asyncio.wait({final}, timeout=self._left_s(end_s))
-        await self._reads.close(timeout_s=self._left_s(end_s))
-        if self._connection is not None:
-            await self._connection.worker.close(timeout_s=self._left_s(end_s))
-        if self._lock is not None:
-            self._lock.close()
-
-    def _left_s(self, end_s: float) -> float:
-        return max(end_s - self._loop.time(), 0.01)
-
-    async def _in_time(self, opening: Awaitable[T]) -> T:
-        """Wait for a hop that needs the file lock. The thread may wait for ever, the caller does not."""
-        try:
-            async with asyncio.timeout(self._timeouts.busy_timeout_s + 1):
-                return await opening
-        except TimeoutError:
-            raise StoreBusy("the write lock was not free in time", path=self._path) from None
-        except DRIVER_ERRORS as error:
-            raise translate(error, "cannot prepare the log") from error
+            await self._files.in_time(self._writer.run_between(self._create_views))
 
     def _create_views(self, connection: sqlite3.Connection) -> None:
-        assert self._lock is not None, "views are created by a writer"
-        with self._lock:
+        assert self._files.lock is not None, "views are created by a writer"
+        with self._files.lock:
             self._views.create(connection)
             self._views.catch_up(connection)
 
@@ -248,6 +179,11 @@ class SqliteLog:
     def facts(self) -> Facts:
         """What the database says of itself."""
         return self._facts
+
+    @property
+    def actor(self) -> str:
+        """Who appends if a call does not say."""
+        return self._actor
 
     @property
     def place(self) -> str | None:
@@ -276,8 +212,8 @@ class SqliteLog:
             is_read_only=writer is None,
             sqlite_version=sqlite3.sqlite_version,
             has_wal_reset_fix=sqlite_has_wal_reset_fix(),
-            is_locked_by_file=self._lock is not None,
-            wal_bytes=_size(f"{self._path}-wal"),
+            is_locked_by_file=self._files.lock is not None,
+            wal_bytes=file_size(f"{self._path}-wal"),
             views_behind=behind,
             last_wal_checkpoint_error=writer.connection.wal.last_error if writer is not None else None,
         )
@@ -317,14 +253,29 @@ class SqliteLog:
         return await self._submit(self._request(appends, checks, actor, correlation_id, causation_id))
 
     async def append_reserved(
-        self, appends: Sequence[Append], *, checks: Sequence[tuple[str, Expect]] = (), actor: str | None = None
+        self,
+        appends: Sequence[Append],
+        *,
+        checks: Sequence[tuple[str, Expect]] = (),
+        actor: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: bytes | None = None,
     ) -> list[AppendResult]:
         """The engine's own door: as `append_many`, for streams that begin with `run:` or `$` as well."""
         self._guard.check()
-        return await self._submit(self._request(appends, checks, actor, None, None, is_reserved_allowed=True))
+        request = self._request(appends, checks, actor, correlation_id, causation_id, is_reserved_allowed=True)
+        return await self._submit(request)
 
     async def append_with(
-        self, stream: str, type: str, make: Callable[[Any], Any], *, expect: Expect, actor: str | None = None
+        self,
+        stream: str,
+        type: str,
+        make: Callable[[Any], Any],
+        *,
+        expect: Expect,
+        actor: str | None = None,
+        correlation_id: str | None = None,
+        event_id: bytes | None = None,
     ) -> AppendResult:
         """Append the event that `make(connection)` returns, in the transaction in which it is called."""
         self._guard.check()
@@ -334,6 +285,8 @@ class SqliteLog:
             make,
             expect,
             actor=actor if actor is not None else self._actor,
+            correlation_id=correlation_id,
+            event_id=event_id,
             registry=self._registry,
             limits=self._limits,
         )
@@ -373,6 +326,45 @@ class SqliteLog:
         if self._writer is None:
             raise StoreUnavailable("store_readonly", "the log was opened for reading only")
         return self._writer.submit(request)
+
+    # ── beside the events ────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def artifacts(self) -> FileArtifacts:
+        """The large values that events name, in a folder beside the database."""
+        return self._artifacts
+
+    async def read_from_snapshot(self, stream: str) -> tuple[Snapshot | None, StreamSlice]:
+        """Return the stream's snapshot and the events from its version on; without one, all events of the stream."""
+        self._guard.check()
+        return await self._reads.run(read_from_snapshot, self._make_rows(), check_stream(stream, self._limits))
+
+    async def snapshot_streams(self) -> Sequence[str]:
+        """Return the streams that have a snapshot."""
+        self._guard.check()
+        return await self._reads.run(snapshot_streams)
+
+    async def load_snapshot(self, stream: str) -> Snapshot | None:
+        """Return the snapshot that was saved last of this stream, or None."""
+        self._guard.check()
+        return await self._reads.run(load_snapshot, check_stream(stream, self._limits))
+
+    async def save_snapshot(self, stream: str, snapshot: Snapshot) -> None:
+        """Keep the snapshot unless there is a newer one of this stream; say in the telemetry if that fails."""
+        self._guard.check()
+        check_stream(stream, self._limits)
+        check_position(snapshot.version, "version")
+        writer = self._writer
+        if writer is None or writer.poison is not None:
+            return
+        assert self._files.lock is not None, "a writer has a lock"
+        try:
+            poison = await self._files.in_time(writer.run_between(save_snapshot, self._files.lock, stream, snapshot))
+        except EventLogError as error:
+            logger.warning("snapshot_not_saved", stream=stream, why=str(error))
+        else:
+            if poison is not None:
+                writer.poison = poison
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -476,7 +468,7 @@ class SqliteLog:
             identity.check_database()
             return await self._reads.run(rows.log_page, after, PAGE, wanted)
 
-        feed = follow(read_page, self._next_commit, after=after, page_size=PAGE, marks=marks)
+        feed = follow(read_page, self._commits.next, after=after, page_size=PAGE, marks=marks)
         async with aclosing(feed):
             async for each in feed:
                 yield each
@@ -507,7 +499,7 @@ class SqliteLog:
         if self._writer is not None and self._views:
             behind = await self._reads.run(self._views_behind)
             if behind:
-                await self._in_time(self._writer.run_between(self._catch_up_views))
+                await self._files.in_time(self._writer.run_between(self._catch_up_views))
         return await self._reads.run(function, *args)
 
     async def write_view(self, function: Callable[..., T], *args: Any) -> T:
@@ -515,28 +507,29 @@ class SqliteLog:
         self._guard.check()
         if self._writer is None:
             raise StoreUnavailable("store_readonly", "the log was opened for reading only")
-        result: T = await self._in_time(self._writer.run_between(self._write_view, function, *args))
+        result: T = await self._files.in_time(self._writer.run_between(self._write_view, function, *args))
         return result
 
     def _views_behind(self, connection: sqlite3.Connection) -> bool:
         return self._views.are_behind(connection)
 
     def _catch_up_views(self, connection: sqlite3.Connection) -> None:
-        assert self._lock is not None, "views are written by a writer"
-        with self._lock:
+        assert self._files.lock is not None, "views are written by a writer"
+        with self._files.lock:
             self._views.catch_up(connection)
         self._views.require_all()
 
     def _write_view(self, connection: sqlite3.Connection, function: Callable[..., T], *args: Any) -> T:
-        assert self._lock is not None, "views are written by a writer"
-        with self._lock:
+        assert self._files.lock is not None, "views are written by a writer"
+        with self._files.lock:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 result = function(connection, *args)
+                connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
                 raise
-            connection.execute("COMMIT")
             return result
 
     async def check_file(self) -> list[Problem]:
@@ -545,12 +538,13 @@ class SqliteLog:
         return await self._reads.run(check_file)
 
     async def backup(self, target: str | os.PathLike[str]) -> int:
-        """Copy the log to a new file through SQLite's backup API and return its last position.
+        """Copy the log, with the artifacts that it names, to a new file and return its last position.
 
-        Raises StoreUnavailable(`store_cannot_open`) if the target exists. The copy keeps store id and log id.
+        Raises StoreUnavailable(`store_cannot_open`) if the target exists, LogCorrupt if an artifact is missing or
+        damaged. The copy keeps store id and log id.
         """
         self._guard.check()
-        return await self._reads.run(copy_database, os.fspath(target))
+        return await self._reads.run(copy_log, self._folder, os.fspath(target))
 
     # ── guards ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -563,32 +557,3 @@ class SqliteLog:
                 after=after,
                 head=head.position,
             )
-
-    def _next_commit(self) -> Callable[[float], Awaitable[None]]:
-        committed: asyncio.Future[None] = self._loop.create_future()
-        self._committed.add(committed)
-        committed.add_done_callback(self._committed.discard)
-
-        async def wait(seconds: float) -> None:
-            await asyncio.wait({committed}, timeout=jittered(seconds))
-            committed.cancel()
-
-        return wait
-
-    def _wake_subscribers(self) -> None:
-        for future in list(self._committed):
-            if not future.done():
-                future.set_result(None)
-
-
-def _size(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return None
-
-
-def _is_on_read_only_medium(path: str) -> bool:
-    """Say whether the database cannot be written and has no write-ahead log that would have to be read with it."""
-    directory = os.path.dirname(path) or "."
-    return os.path.exists(path) and not os.access(directory, os.W_OK) and not _size(f"{path}-wal")

@@ -17,7 +17,8 @@ import msgspec
 from eventlog.codec import Registry
 from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
 from eventlog.errors import InvalidInput, LogCorrupt
-from eventlog.log import CheckedPage, Problem, RecordedEvent
+from eventlog.log import ArtifactName, CheckedPage, Problem, RecordedEvent
+from eventlog.stores.artifacts import ARTIFACT_EVENTS, name_artifact
 from eventlog.stores.requests import Wanted
 from eventlog.stores.sqlite.database import Facts
 
@@ -129,6 +130,7 @@ class Rows:
     def check_page(self, connection: sqlite3.Connection, after: int, limit: int) -> CheckedPage:
         """Check the next `limit` rows behind position `after`, each by itself, and collect what is wrong."""
         problems: list[Problem] = []
+        names: list[ArtifactName] = []
         before = connection.execute(_TIME, (after,)).fetchone()
         last_us = before[0] if before and type(before[0]) is int else 0
         leaves = _Leaves(connection)
@@ -149,12 +151,14 @@ class Rows:
                         message = f"position {after} is dated before the event in front of it"
                         problems.append(_problem("time_backwards", message, row))
                     last_us = max(last_us, row[6])
-                    self._event(connection, row, leaves.in_front_of(row), None)
+                    event = self._event(connection, row, leaves.in_front_of(row), None)
+                    if event is not None and event.type in ARTIFACT_EVENTS and (name := name_artifact(event)):
+                        names.append(name)
                 except (LogCorrupt, InvalidInput) as error:
                     reason = error.reason if isinstance(error, LogCorrupt) else error.code
                     stream, _ = self._streams.get(row[1], (None, None))
                     problems.append(Problem(reason=reason, message=str(error), position=after, stream=stream))
-        return CheckedPage(position=after, events=count, problems=problems)
+        return CheckedPage(position=after, events=count, problems=problems, artifacts=names)
 
     def _leaf_before(
         self, connection: sqlite3.Connection, stream_id: int, stream: str, after: int, version: int

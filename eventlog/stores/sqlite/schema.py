@@ -10,6 +10,9 @@ The database is identified by `application_id` 0x45764C67 ("EvLg") and `user_ver
     events    one row an event, clustered by position
     views     which views are written here, and up to which position
 
+and, made when it is first needed, `snapshots` (`snapshots.py`), which is no part of the log: it may be dropped. Beside
+the file lie the artifacts that events name (`eventlog/stores/artifacts.py`).
+
 A row of `events` holds every field of the entry (`eventlog/entry.py`) or what it is derived from:
 
     position, version, schema_version, recorded_at_us, event_id, body_kind   as in the entry
@@ -81,6 +84,7 @@ OWN_TABLES: Final = frozenset(
         "actors",
         "events",
         "views",
+        "snapshots",
         "sqlite_master",
         "sqlite_schema",
         "sqlite_sequence",

@@ -36,7 +36,7 @@ Answer = list[AppendResult] | EventLogError
 _HEAD: Final = "SELECT position, recorded_at_us FROM events ORDER BY position DESC LIMIT 1"
 _STREAM_HEAD: Final = "SELECT version, leaf FROM events WHERE stream_id = ? ORDER BY version DESC LIMIT 1"
 _BY_ID: Final = """
-SELECT e.position, s.name, e.version, t.name, e.schema_version, CAST(e.body AS BLOB), e.leaf
+SELECT e.position, s.name, e.version, t.name, e.schema_version, CAST(e.body AS BLOB), e.leaf, e.recorded_at_us
 FROM events e JOIN streams s USING (stream_id) JOIN types t USING (type_id) WHERE e.event_id = ?"""
 
 _MAX_CACHED_STREAMS: Final = 50_000
@@ -120,6 +120,7 @@ class _Placed(msgspec.Struct, frozen=True, gc=False):
     schema_version: int
     body: bytes | None
     leaf: bytes
+    recorded_at_us: int
 
 
 class Transactions:
@@ -408,7 +409,12 @@ class _Plan:
         head.version, head.leaf, self.position = version, leaf, position
         self._parts += 1
         return AppendResult(
-            stream=stream, version=version, first_position=before + 1, last_position=position, leaf=leaf
+            stream=stream,
+            version=version,
+            first_position=before + 1,
+            last_position=position,
+            leaf=leaf,
+            recorded_at_us=time_us,
         )
 
     def _interned(self, known: dict[str, _Name], table: str, column: str, name: str) -> _Name:
@@ -438,8 +444,8 @@ class _Plan:
         placed = self._placed.get(event_id)
         if placed is not None:
             index, stream, event = placed
-            position, version, leaf = (self.rows[index][column] for column in (0, 2, 13))
-            return _Placed(position, stream, version, event.type, event.schema_version, event.body, leaf)
+            position, version, time_us, leaf = (self.rows[index][column] for column in (0, 2, 6, 13))
+            return _Placed(position, stream, version, event.type, event.schema_version, event.body, leaf, time_us)
         row = self._connection.execute(_BY_ID, (event_id,)).fetchone()
         return None if row is None else _Placed(*row)
 
