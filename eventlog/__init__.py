@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from eventlog.errors import (
         ActionConflict,
         ActionFailed,
+        ApprovalExpired,
+        ApprovalRejected,
         ClaimLost,
         CommitOutcomeUnknown,
         Conflict,
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         Refused,
         RunConflict,
+        StepFailed,
         StoreBusy,
         StoreUnavailable,
+        WaitTimedOut,
         WrongExpectedVersion,
     )
     from eventlog.ids import new_event_id
@@ -58,6 +62,9 @@ if TYPE_CHECKING:
     from eventlog.runtime.actions.row import InsertRow, RecordRow
     from eventlog.runtime.actions.secrets import secret_ref
     from eventlog.runtime.actions.write_file import WriteFile
+    from eventlog.runtime.context import RunContext
+    from eventlog.runtime.definitions import Workflow, workflow
+    from eventlog.runtime.drive import Suspended
     from eventlog.runtime.effects import (
         Absent,
         Action,
@@ -69,7 +76,10 @@ if TYPE_CHECKING:
         Recovered,
         TransactionalAction,
     )
+    from eventlog.runtime.policies import Policy
+    from eventlog.runtime.retries import Retry
     from eventlog.runtime.runner import Outcome, Runner
+    from eventlog.runtime.worker import Worker
     from eventlog.stores import open
 
 __version__ = "0.1.0"
@@ -79,6 +89,8 @@ _HOME = {
     "eventlog.errors": (
         "ActionConflict",
         "ActionFailed",
+        "ApprovalExpired",
+        "ApprovalRejected",
         "ClaimLost",
         "CommitOutcomeUnknown",
         "Conflict",
@@ -90,8 +102,10 @@ _HOME = {
         "OutcomeUnknown",
         "Refused",
         "RunConflict",
+        "StepFailed",
         "StoreBusy",
         "StoreUnavailable",
+        "WaitTimedOut",
         "WrongExpectedVersion",
     ),
     "eventlog.ids": ("new_event_id",),
@@ -119,6 +133,9 @@ _HOME = {
     "eventlog.runtime.actions.row": ("InsertRow", "RecordRow"),
     "eventlog.runtime.actions.secrets": ("secret_ref",),
     "eventlog.runtime.actions.write_file": ("WriteFile",),
+    "eventlog.runtime.context": ("RunContext",),
+    "eventlog.runtime.definitions": ("Workflow", "workflow"),
+    "eventlog.runtime.drive": ("Suspended",),
     "eventlog.runtime.effects": (
         "Absent",
         "Action",
@@ -130,7 +147,10 @@ _HOME = {
         "Recovered",
         "TransactionalAction",
     ),
+    "eventlog.runtime.policies": ("Policy",),
+    "eventlog.runtime.retries": ("Retry",),
     "eventlog.runtime.runner": ("Outcome", "Runner"),
+    "eventlog.runtime.worker": ("Worker",),
     "eventlog.stores": ("open",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -142,6 +162,8 @@ __all__ = [
     "ActionFailed",
     "Append",
     "AppendResult",
+    "ApprovalExpired",
+    "ApprovalRejected",
     "Call",
     "CaughtUp",
     "ClaimLost",
@@ -168,6 +190,7 @@ __all__ = [
     "NewEvent",
     "Outcome",
     "OutcomeUnknown",
+    "Policy",
     "Promise",
     "Proposal",
     "RecordRow",
@@ -175,14 +198,21 @@ __all__ = [
     "Recovered",
     "Refused",
     "Registry",
+    "Retry",
     "Run",
     "RunConflict",
+    "RunContext",
     "Runner",
     "Status",
+    "StepFailed",
     "StoreBusy",
     "StoreUnavailable",
     "StreamSlice",
+    "Suspended",
     "TransactionalAction",
+    "WaitTimedOut",
+    "Worker",
+    "Workflow",
     "WriteFile",
     "WrongExpectedVersion",
     "__version__",
@@ -193,6 +223,7 @@ __all__ = [
     "open",
     "propose",
     "secret_ref",
+    "workflow",
 ]
 
 

@@ -1,3 +1,3 @@
-"""What drives runs: the runner, the claims of resumers, effects and their actions, and the failpoints between them."""
+"""What drives runs: the runner, drives of workflows and their claims, effects and actions, the failpoints between."""
 
 __all__: list[str] = []

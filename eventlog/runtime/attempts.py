@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
 import msgspec
-from msgspec.structs import replace
 
 from eventlog.decide import claim
 from eventlog.errors import (
@@ -32,7 +31,7 @@ from eventlog.errors import (
 from eventlog.events import Failure, Owner, RunClaimed, RunEvent
 from eventlog.events import OutcomeUnknown as OutcomeUnknownEvent
 from eventlog.plain import Limits, check_plain
-from eventlog.run import Intent, Run, evolve
+from eventlog.run import Intent, Run
 from eventlog.runtime.claims import forget, hold, is_orphaned, is_proved_alive, is_proved_dead
 from eventlog.runtime.effect_events import Doing, Hold, Undoing
 from eventlog.runtime.effects import (
@@ -62,11 +61,11 @@ from eventlog.runtime.failpoints import (
     RESULT_BEFORE_COMMIT,
     Reach,
 )
-from eventlog.runtime.run_streams import RunStreams, printable
+from eventlog.runtime.run_streams import printable
 from eventlog.stores.clock import Clock
 from eventlog.stores.telemetry import logger
 
-__all__ = ["AnyAction", "Attempts", "MakeCall", "described", "logged"]
+__all__ = ["AnyAction", "Attempts", "EffectStreams", "MakeCall", "described", "logged"]
 
 E = TypeVar("E", bound=EventLogError)
 AnyAction = Action | TransactionalAction
@@ -77,10 +76,27 @@ _CLOCK_TOLERANCE_US: Final = 2_000_000
 _MAX_DETAILS_BYTES: Final = 1024 * 1024
 
 
+class EffectStreams(Protocol):
+    """Where the events of an effect go: `RunStreams`, or one request of a run that a session holds."""
+
+    async def append(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> Run:
+        """As `RunStreams.append`."""
+
+    async def record(self, run: Run, event: RunEvent, actor: str | None) -> None:
+        """As `RunStreams.record`."""
+
+    async def record_with(
+        self, run: Run, kind: type[RunEvent], make: Callable[[Any], RunEvent], actor: str | None
+    ) -> None:
+        """As `RunStreams.record_with`."""
+
+
 class Attempts:
     """Makes attempts. `place` is the path beside which lock files are kept, `lease_s` how long an intent is owned."""
 
-    def __init__(self, streams: RunStreams, clock: Clock, reach: Reach, *, place: str | None, lease_s: float) -> None:
+    def __init__(
+        self, streams: EffectStreams, clock: Clock, reach: Reach, *, place: str | None, lease_s: float
+    ) -> None:
         self._streams: Final = streams
         self._clock: Final = clock
         self._reach: Final = reach
@@ -88,14 +104,24 @@ class Attempts:
         self._lease_s: Final = lease_s
 
     async def make(
-        self, run: Run, effect: Doing | Undoing, action: AnyAction, make_call: MakeCall, actor: str | None
+        self,
+        run: Run,
+        effect: Doing | Undoing,
+        action: AnyAction,
+        make_call: MakeCall,
+        actor: str | None,
+        *,
+        holder: Owner | None = None,
     ) -> str:
         """Perform the effect, or find that it was performed; return `executed` or `recovered`.
 
         `run` is as it was decided on; `make_call` gives the call of an attempt, each time with arguments of its own,
-        decoded from what was approved. Raises ActionConflict, ActionFailed, OutcomeUnknown for the effect's own end,
+        decoded from what was approved. `holder` is who holds the whole run, and so every intent in it, if somebody
+        does. Raises ActionConflict, ActionFailed, OutcomeUnknown for the effect's own end,
         RunConflict or ClaimLost when another resumer is at work.
         """
+        if holder is not None:
+            return await _Attempt(self, run, effect, action, make_call, actor, holder).make()
         with hold(self._place) as owner:
             attempt = _Attempt(self, run, effect, action, make_call, actor, owner)
             try:
@@ -175,14 +201,19 @@ class _Attempt:
 
     async def make(self) -> str:
         run, effect = self._run, self._effect
-        claims = self._attempts.fence(run, effect.intent(run), self._owner)
-        if claims is None and not effect.is_unknown(run):
+        intent = effect.intent(run)
+        # A claim of the whole run has handed over what an earlier holder of it had begun.
+        is_handed_over = intent is not None and intent.owner == self._owner
+        claims = None if is_handed_over else self._attempts.fence(run, intent, self._owner)
+        if claims is None and not is_handed_over and not effect.is_unknown(run):
             return await self._begin_and_act(None, may_have_happened=run.is_stray)
         match self._attempts.recourse(self._action, effect, run):
             case "retry" if self._is_refused_twice() or self._are_all_dead(claims):
                 return await self._begin_and_act(claims, may_have_happened=True)
             case "retry":
                 await self._give_up(claims)
+            case "ask" if is_handed_over:
+                return await self._ask(None)
             case "ask":
                 return await self._ask(claims or self._attempts.claim(run, self._owner))
             case "unknown":
@@ -214,12 +245,13 @@ class _Attempt:
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _ask(self, claims: RunClaimed) -> str:
+    async def _ask(self, claims: RunClaimed | None) -> str:
         """Ask the receiver what became of the earlier attempt, and act only if nothing did."""
         # An end that is recorded is not later than its event. When a sender died nobody knows, only that it is over.
         is_recorded = self._effect.is_unknown(self._run)
         ended_at_us = self._run.unknown_since_us if is_recorded else self._attempts.now_us(self._run)
-        await self._append((claims,))
+        if claims is not None:
+            await self._append((claims,))
         can_be_final = self._is_all_over(ended_at_us)  # before the question: the answer may take its time
         match await self._finding():
             case Recovered() as report:
@@ -264,7 +296,7 @@ class _Attempt:
         self._may_have_happened = may_have_happened
         if self._is_too_late(began_s, deadline_us):
             late = "half of the lease was used up before the effect could begin; nothing was done"
-            raise await self._failed(ActionFailed("action_failed", late), has_looked=False)
+            raise await self._failed(ActionFailed("lease_used_up", late), has_looked=False)
         if may_have_happened and self._is_key_over():
             await self._unknown("the receiver knows its op_key no longer")
         if Promise(self._action.promise) is Promise.TRANSACTIONAL:
@@ -411,16 +443,15 @@ class _Attempt:
     async def _append(self, events: Sequence[RunEvent]) -> None:
         """Append at the version that is held, and hold what comes of it. Raises RunConflict if another was first."""
         was_settled, self.is_settled = self.is_settled, False
+        intent = self._effect.intent(self._run)
         try:
-            await self._streams.append(self._run, events, self._actor)
+            self._run = await self._streams.append(self._run, events, self._actor)
         except WrongExpectedVersion:
             self.is_settled = was_settled
             raise RunConflict(self._run.run_id, "another process was first") from None
         self.is_settled = isinstance(events[-1], OutcomeUnknownEvent)
         if isinstance(events[0], RunClaimed):
-            self._attempts.forget_dead(self._effect.intent(self._run), events[0])
-        for event in events:
-            self._run = replace(evolve(self._run, event), version=self._run.version + 1)
+            self._attempts.forget_dead(intent, events[0])
 
 
 def described(error: BaseException, *, named: bool = True) -> str:

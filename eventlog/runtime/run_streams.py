@@ -24,17 +24,24 @@ from eventlog.events import (
     ActionConflict,
     ActionExecuted,
     ActionRecovered,
+    ChildFinished,
     CompensationExecuted,
+    OfRequest,
     ResultRejected,
     RunEvent,
+    SignalReceived,
+    StepCompleted,
     run_stream,
 )
-from eventlog.log import Append, Expect, NewEvent, RecordedEvent, RunLog, TransactionalLog
-from eventlog.run import Run, Status, fold_run
+from eventlog.ids import new_event_id
+from eventlog.log import Append, AppendResult, Expect, NewEvent, RecordedEvent, RunLog, Snapshot, TransactionalLog
+from eventlog.progress import advance, fold_stream
+from eventlog.run import Run, Status, fold_fact
 from eventlog.runtime.failpoints import RESULT_AFTER_COMMIT, RESULT_BEFORE_COMMIT, Reach
+from eventlog.snapshots import evidence_of, restore
 from eventlog.stores.telemetry import logger
 
-__all__ = ["MAX_REDECISIONS", "RunStreams", "printable"]
+__all__ = ["MAX_REDECISIONS", "RunStreams", "late_result", "new_event", "of_step", "printable", "without_payload"]
 
 MAX_REDECISIONS: Final = 100
 _MAX_BUSY: Final = 4
@@ -50,23 +57,78 @@ class RunStreams:
         self._log: Final = log
         self._reach: Final = reach
 
-    async def events(self, run_id: str) -> Sequence[RecordedEvent]:
-        """Return the events of a run, verified; none if there is no such run."""
-        return (await self._log.read_stream(run_stream(run_id))).events
+    async def events(self, run_id: str, *, after: int = 0) -> Sequence[RecordedEvent]:
+        """Return the events of a run behind version `after`, verified; none if there is no such run."""
+        return (await self._log.read_stream(run_stream(run_id), after=after)).events
 
     async def load(self, run_id: str, at_version: int | None = None) -> Run:
-        """Return the run as its events leave it. Raises LogCorrupt."""
-        events = await self.events(run_id)
-        try:
-            return fold_run(run_id, events[:at_version])
-        except InvalidInput as error:
-            raise LogCorrupt("event_malformed", str(error), stream=run_stream(run_id)) from error
+        """Return the run as its events leave it, from its snapshot if it has one. Raises LogCorrupt."""
+        if at_version is None:
+            snapshot, tail = await self._log.read_from_snapshot(run_stream(run_id))
+            if snapshot is None:
+                return _folded(run_id, tail.events)
+            run = await self._from_snapshot(run_id, snapshot, tail.events)
+            if run is not None:
+                return run
+            logger.warning("snapshot_discarded", run_id=run_id, version=snapshot.version)
+        return _folded(run_id, (await self.events(run_id))[:at_version])
 
-    async def append(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> None:
-        """Append at the version that was decided on. Raises WrongExpectedVersion if the run has moved."""
-        new = [NewEvent(_TYPE_OF[type(event)], event) for event in events]
-        append = Append(run_stream(run.run_id), new, Expect.at(run.version))
-        await self._log.append_reserved([append], actor=actor)
+    async def _from_snapshot(self, run_id: str, snapshot: Snapshot, tail: Sequence[RecordedEvent]) -> Run | None:
+        """Return the run that a snapshot and the events from its version on add up to; None if there is any doubt.
+
+        The checkpoint at its version has to commit to the state; and what people were asked and have decided, as far as
+        it is still to be acted on, is read from the log itself.
+        """
+        try:
+            start = restore(run_id, snapshot.version, snapshot.state, tail[0].data if tail else None)
+            if start is None or not all([await self._is_in_log(run_id, *each) for each in evidence_of(start)]):
+                return None
+            return _folded(run_id, tail, start)
+        except InvalidInput:
+            return None
+
+    async def _is_in_log(self, run_id: str, version: int, says: Callable[[RunEvent], bool]) -> bool:
+        """Say whether the event at this version says what the snapshot has it say."""
+        async for event in self._log.read(run_stream(run_id), after=version - 1, limit=1):
+            return event.is_known and says(event.data)
+        return False
+
+    async def values(self, run_id: str) -> dict[int, msgspec.Raw]:
+        """Return what the steps and children of a run have returned, and its signals brought, by version."""
+        found = {}
+        for event in await self.events(run_id):
+            match event.data:
+                case StepCompleted(output=text) | ChildFinished(result=text) | SignalReceived(payload=text):
+                    found[event.version] = text
+        return found
+
+    async def append(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> Run:
+        """Append at the version that was decided on, and return the run, or the request, as it is then.
+
+        Raises WrongExpectedVersion if the run has moved.
+        """
+        events = of_step(run, events)
+        result = await self.append_at(run, [new_event(event) for event in events], actor)
+        for event in events:
+            version, at_us = run.version + 1, result.recorded_at_us
+            run = fold_fact(run, event, version=version, at_us=at_us, actor=actor or self._log.actor)
+        return run
+
+    async def append_first(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> Run:
+        """Append to a workflow run before a session holds it, and return the run as it is then."""
+        result = await self.append_at(run, [new_event(event) for event in events], actor)
+        at_us, name = result.recorded_at_us, actor or self._log.actor
+        for event in events:
+            run = advance(run, event, version=run.version + 1, at_us=at_us, actor=name)
+        return run
+
+    async def append_at(
+        self, run: Run, events: Sequence[NewEvent], actor: str | None, *, beside: Sequence[Append] = ()
+    ) -> AppendResult:
+        """Append at the version of `run`, and to other streams in the same transaction. Raises WrongExpectedVersion."""
+        append = Append(run_stream(run.run_id), events, Expect.at(run.version))
+        results = await self._log.append_reserved([append, *beside], actor=actor, correlation_id=run.root_run_id)
+        return results[0]
 
     async def has_appended(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> bool:
         """Append at the version that was decided on; False if the run has moved and the decision must be made again."""
@@ -83,21 +145,22 @@ class RunStreams:
         id is made once, so that an append whose outcome was unknown is not recorded twice. What this attempt knows,
         nobody else may know: a store that is busy is asked a few times, and a result that is refused leaves a trace.
         """
-        new = NewEvent(_TYPE_OF[type(event)], event)
+        event = of_step(run, (event,))[0]
+        new = new_event(event)
         version = run.version
         self._reach(RESULT_BEFORE_COMMIT)
         for _ in range(MAX_REDECISIONS):
             try:
-                await self._offer(Append(run_stream(run.run_id), [new], Expect.at(version)), actor)
+                await self._offer(Append(run_stream(run.run_id), [new], Expect.at(version)), actor, run.root_run_id)
             except InvalidInput as error:
                 if new.data is not event:
                     raise
-                new = NewEvent(new.type, _without_payload(event, error), new.event_id)
+                new = NewEvent(new.type, without_payload(event, error), new.event_id)
             except WrongExpectedVersion:
                 try:
                     version = await self._version_if_held(run, new.data)
                 except EventLogError as error:
-                    await self._note_rejected(run, new.data, error, actor)
+                    await self.note_rejected(run, new.data, error, actor)
                     raise
             else:
                 self._reach(RESULT_AFTER_COMMIT)
@@ -112,11 +175,16 @@ class RunStreams:
         Raises as `record`, and what `make` raises, wrapped or not; then nothing was written.
         """
         assert isinstance(self._log, TransactionalLog), "it was asked before the intent"
-        version = run.version
+        version, event_id = run.version, new_event_id()
         for _ in range(MAX_REDECISIONS):
             try:
                 await self._log.append_with(
-                    run_stream(run.run_id), _TYPE_OF[kind], make, expect=Expect.at(version), actor=actor
+                    run_stream(run.run_id),
+                    _TYPE_OF[kind],
+                    make,
+                    expect=Expect.at(version),
+                    actor=actor,
+                    event_id=event_id,
                 )
             except WrongExpectedVersion:
                 version = await self._version_if_held(run)
@@ -125,30 +193,47 @@ class RunStreams:
                 return
         raise RunConflict(run.run_id, "it changes faster than a result can be recorded")
 
-    async def _note_rejected(self, run: Run, event: RunEvent, error: EventLogError, actor: str | None) -> None:
-        """Leave a trace of a result that came too late: what this resumer knows, nobody else may ever know."""
-        body: dict[str, Any] = msgspec.to_builtins(event)
-        rejected = ResultRejected(
-            reason=error.code,
-            rejected=_TYPE_OF[type(event)],
-            op_key=body["op_key"],
-            epoch=run.epoch,
-            attempt=run.attempts if run.compensation is None else run.compensation.attempts,
-            result={name: value for name, value in body.items() if name not in ("action", "op_key")} or None,
+    async def append_with(
+        self,
+        run: Run,
+        kind: type[RunEvent],
+        make: Callable[[Any], RunEvent],
+        actor: str | None,
+        *,
+        event_id: bytes,
+    ) -> AppendResult:
+        """Append, at the version of `run`, the event that `make(connection)` returns in the transaction of the append.
+
+        Asked again with the same `event_id` it is stored, and written, at most once. Raises WrongExpectedVersion, and
+        what `make` raises, wrapped or not.
+        """
+        assert isinstance(self._log, TransactionalLog), "it was asked before the intent"
+        return await self._log.append_with(
+            run_stream(run.run_id),
+            _TYPE_OF[kind],
+            make,
+            expect=Expect.at(run.version),
+            actor=actor,
+            correlation_id=run.root_run_id,
+            event_id=event_id,
         )
-        new = NewEvent(_TYPE_OF[ResultRejected], rejected)
+
+    async def note_rejected(self, run: Run, event: RunEvent, error: EventLogError, actor: str | None) -> None:
+        """Leave a trace of a result that came too late: what this resumer knows, nobody else may ever know."""
+        rejected = late_result(run, event, error)
+        new = new_event(rejected)
         try:
-            await self._offer(Append(run_stream(run.run_id), [new], Expect.exists()), actor)
+            await self._offer(Append(run_stream(run.run_id), [new], Expect.exists()), actor, run.root_run_id)
         except InvalidInput as problem:
             bare = replace(rejected, result={"not_stored": problem.code, "path": problem.path})
             new = NewEvent(new.type, bare)
-            await self._offer(Append(run_stream(run.run_id), [new], Expect.exists()), actor)
+            await self._offer(Append(run_stream(run.run_id), [new], Expect.exists()), actor, run.root_run_id)
 
-    async def _offer(self, append: Append, actor: str | None) -> None:
+    async def _offer(self, append: Append, actor: str | None, root_run_id: str | None) -> None:
         """Append what only this attempt knows. A store that is busy, or does not know, is asked a few times more."""
         for left in reversed(range(_MAX_BUSY)):
             try:
-                await self._log.append_reserved([append], actor=actor)
+                await self._log.append_reserved([append], actor=actor, correlation_id=root_run_id)
             except (StoreBusy, CommitOutcomeUnknown):
                 if not left:
                     raise
@@ -164,9 +249,44 @@ class RunStreams:
         now = await self.load(run.run_id)
         if _held(now) != _held(run):
             raise ClaimLost(run.run_id, now.epoch, run.epoch)
+        if now.is_cancelled and now.open_intent is not None:
+            return now.version  # nobody has settled it: what it has come to is still recorded
         if now.status is not run.status and not _outweighs_verdict(result, now):
             raise RunConflict(run.run_id, "it was settled while its receiver was asked")
         return now.version
+
+
+def _folded(run_id: str, events: Sequence[RecordedEvent], start: Run | None = None) -> Run:
+    try:
+        return fold_stream(run_id, events, start)
+    except InvalidInput as error:
+        raise LogCorrupt("event_malformed", str(error), stream=run_stream(run_id)) from error
+
+
+def new_event(event: RunEvent) -> NewEvent:
+    """Return the event with an id of its own, to be appended."""
+    return NewEvent(_TYPE_OF[type(event)], event)
+
+
+def of_step(run: Run, events: Sequence[RunEvent]) -> Sequence[RunEvent]:
+    """Return the events with the step key of the request that they are about, if it has one."""
+    if run.step is None:
+        return events
+    return [replace(event, step=run.step) if isinstance(event, OfRequest) else event for event in events]
+
+
+def late_result(run: Run, event: RunEvent, error: EventLogError) -> ResultRejected:
+    """Return the trace of a result that came when its resumer no longer held the run."""
+    body: dict[str, Any] = msgspec.to_builtins(event)
+    return ResultRejected(
+        step=run.step,
+        reason=error.code,
+        rejected=_TYPE_OF[type(event)],
+        op_key=body["op_key"],
+        epoch=run.epoch,
+        attempt=run.attempts if run.compensation is None else run.compensation.attempts,
+        result={name: value for name, value in body.items() if name not in ("action", "op_key", "step")} or None,
+    )
 
 
 def printable(text: str) -> str:
@@ -197,7 +317,7 @@ def _outweighs_verdict(result: RunEvent | None, now: Run) -> bool:
             return False
 
 
-def _without_payload(event: RunEvent, error: InvalidInput) -> RunEvent:
+def without_payload(event: RunEvent, error: InvalidInput) -> RunEvent:
     """Return the result without what the log cannot hold: that it happened counts more than what it returned."""
     reason = f"{error.code} at {error.path}"
     logger.warning("result_not_stored", code=error.code, path=error.path, kind=type(event).__name__)

@@ -12,7 +12,7 @@ from typing import Final
 
 __all__ = ["belongs_to_log"]
 
-_BESIDE: Final = (b"", b"-wal", b"-shm", b"-journal", b".lock", b".owners")
+_BESIDE: Final = (b"", b"-wal", b"-shm", b"-journal", b".lock", b".owners", b".artifacts")
 
 
 def belongs_to_log(place: str, directory: int, name: bytes) -> bool:
@@ -27,6 +27,9 @@ def belongs_to_log(place: str, directory: int, name: bytes) -> bool:
         if name.lower() in {(base + end).lower() for end in _BESIDE}:
             return True
     if here == _identity(path + b".owners"):
+        return True
+    artifacts = _identity(path + b".artifacts")
+    if artifacts is not None and artifacts in (here, _identity(b"..", directory)):
         return True
     target = _identity(name, directory)
     return target is not None and target in {_identity(path + end) for end in _BESIDE}

@@ -1,0 +1,229 @@
+"""An effect of a workflow: asked for, decided by people, done once, and its result given from the log ever after."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from eventlog.decide import Refusal, ask, expire, refuse_resume
+from eventlog.decide.decisions import too_late
+from eventlog.decide.frozen import compare_frozen
+from eventlog.errors import (
+    ActionConflict,
+    ActionFailed,
+    ApprovalRejected,
+    EventLogError,
+    OutcomeUnknown,
+    Refused,
+    RunConflict,
+    WrongExpectedVersion,
+)
+from eventlog.events import ActionFailed as ActionFailedEvent
+from eventlog.events import Failure, ProposalRejected, RunEvent, Waiting
+from eventlog.progress import request_of
+from eventlog.proposal import Proposal, op_key, propose
+from eventlog.run import Run, Status
+from eventlog.runtime.attempts import AnyAction, Attempts, described
+from eventlog.runtime.calls import call_of, failed_check
+from eventlog.runtime.detached import detached
+from eventlog.runtime.drive import Asked, Drive
+from eventlog.runtime.effect_events import Doing
+from eventlog.runtime.run_streams import of_step, printable
+from eventlog.runtime.session import RequestStreams
+
+__all__ = ["act"]
+
+_CONFLICTS: Final = ("output_conflict", "idempotency_conflict")
+
+
+async def act(drive: Drive, asked: Asked, action: str, args: dict[str, Any], output: str) -> Any:
+    """Return the result of the effect, once it is approved and done.
+
+    Raises ApprovalRejected, ApprovalExpired, ActionFailed, ActionConflict or OutcomeUnknown (given up) into the
+    workflow, the same on every replay; the run pauses while people are wanted.
+    """
+    drive.require_kind(asked, "act")
+    proposal = propose(action, args, output)
+    if request_of(drive.run, asked.key) is None:
+        await _ask(drive, asked, proposal)
+    else:
+        await _require_same(drive, asked, proposal)
+    while True:
+        request = request_of(drive.run, asked.key)
+        assert request is not None, "it was asked"
+        told = _told(drive, asked, request)
+        if told is not None:
+            drive.deliver(asked)
+            raise told
+        match request.status:
+            case Status.COMPLETED | Status.COMPENSATED:
+                return detached(request.result)
+            case Status.WAITING_FOR_USER:
+                await _wait_for_people(drive, asked, request)
+            case Status.APPROVED | Status.OUTCOME_UNKNOWN:
+                await _perform_or_wait(drive, asked, request)
+            case other:
+                raise AssertionError(f"a request that is {other} is told to the workflow")
+
+
+async def _ask(drive: Drive, asked: Asked, proposal: Proposal) -> None:
+    if proposal.action not in drive.tools.actions:
+        raise drive.halt(_unknown_action(drive.run, proposal.action))
+    await drive.before_new()
+    with drive.working():
+        await drive.accept(asked)
+        terms = drive.tools.policies.terms(proposal, drive.session.now_us())
+        request_id = f"approval:{drive.run.run_id}:{asked.key}"
+        events = ask(request_id, proposal, drive.tools.folder(), terms, step=asked.key, group=asked.group)
+        await drive.session.add(*of_step(Run(run_id=drive.run.run_id, step=asked.key), events))
+
+
+async def _require_same(drive: Drive, asked: Asked, proposal: Proposal) -> None:
+    """Stop the run if the workflow proposes something else now than what people were asked."""
+    first = drive.progress.first_hashes.get(asked.key)
+    if first == proposal.hash:
+        return
+    request = request_of(drive.run, asked.key)
+    assert request is not None and request.proposal is not None, "it was asked"
+    refusal = ProposalRejected(
+        step=asked.key,
+        phase="resume",
+        reason="proposal_hash_mismatch",
+        action=proposal.action,
+        output=proposal.output,
+        current_hash=proposal.hash,
+        stored_hash=first,
+        approval_hash=request.approval_hash,
+    )
+    with drive.working():
+        await drive.session.add(refusal)
+    message = f"run {drive.run.run_id!r} is replayed, and its step {asked.key!r} proposes something else than it did"
+    raise drive.halt(
+        Refused(
+            "proposal_hash_mismatch",
+            message,
+            run_id=drive.run.run_id,
+            step=asked.key,
+            current_hash=proposal.hash,
+            stored_hash=first,
+        )
+    )
+
+
+def _told(drive: Drive, asked: Asked, request: Run) -> EventLogError | None:
+    """Return what the workflow is told, if the request has come to an end that it has to know of."""
+    run_id = drive.run.run_id
+    match request.status:
+        case Status.REJECTED:
+            message = f"the request {request.request_id!r} of run {run_id!r} was rejected"
+            reason, actor = request.decision_reason, request.decided_by
+            return ApprovalRejected(message, reason=reason, actor=actor, run_id=run_id, step=asked.key)
+        case Status.EXPIRED:
+            return too_late(request)
+        case Status.CANCELLED:
+            return OutcomeUnknown(run_id, "a person has given it up")
+        case Status.FAILED if request.failure is not None:
+            return _failed(run_id, asked, request.failure, is_final=True)
+    failure = drive.progress.failures.get(asked.key)
+    return _failed(run_id, asked, failure, is_final=False) if failure is not None else None
+
+
+def _failed(run_id: str, asked: Asked, failure: Failure, *, is_final: bool) -> EventLogError:
+    details = detached(failure.details) if isinstance(failure.details, dict) else {}
+    details = {name: value for name, value in details.items() if isinstance(name, str)} | {"run_id": run_id}
+    details["step"] = asked.key
+    if failure.code in _CONFLICTS:
+        return ActionConflict(failure.code, failure.message, **details)
+    details.pop("is_final", None), details.pop("covers_earlier", None)
+    return ActionFailed(failure.code, failure.message, is_final=is_final, **details)
+
+
+async def _wait_for_people(drive: Drive, asked: Asked, request: Run) -> None:
+    expired = expire(request, drive.session.now_us())
+    if expired is not None:
+        with drive.working():
+            await _append(drive, request, expired.events)
+        return
+    await drive.block(
+        Waiting(type="approval", node_id=asked.key, approval_id=request.request_id, due_us=request.expires_at_us)
+    )
+
+
+async def _append(drive: Drive, request: Run, events: tuple[RunEvent, ...]) -> None:
+    """Append about the request as it is; if others have just changed it, the caller looks again."""
+    streams = RequestStreams(drive.session, drive.tools.log, drive.tools.reach)
+    try:
+        await streams.append(request, events, drive.tools.actor)
+    except WrongExpectedVersion:
+        return
+
+
+async def _perform_or_wait(drive: Drive, asked: Asked, request: Run) -> None:
+    """Perform the approved effect; or wait for a person, if nobody can tell what became of an earlier attempt."""
+    assert request.proposal is not None and request.step is not None, "it was asked"
+    action = drive.tools.actions.get(request.proposal.action)
+    if action is None:
+        raise drive.halt(_unknown_action(drive.run, request.proposal.action))
+    key = op_key(drive.tools.log.store_id, request.run_id, request.step, request.approval_hash or "")
+    effect = Doing(request.proposal.action, key)
+    attempts = _attempts(drive)
+    waiting = Waiting(type="outcome", node_id=asked.key)
+    if effect.is_unknown(request) and attempts.recourse(action, effect, request) == "unknown":
+        await drive.block(waiting)
+        return
+    await drive.before_new()
+    await _require_frozen(drive, request)
+    if await _is_refused(drive, asked, request, effect, action):
+        return
+    asked_for = partial(call_of, request, effect, drive.tools.log, drive.tools.reach)
+    make = partial(attempts.make, request, effect, action, asked_for, drive.tools.actor, holder=drive.session.owner)
+    with drive.working():
+        try:
+            await drive.effect(asked, make)
+        except (ActionConflict, ActionFailed, OutcomeUnknown):
+            pass  # it is in the log, and is read from there
+        except RunConflict:
+            if drive.is_cancelled:
+                raise
+            # others have changed the request before the effect began: look again
+    now = request_of(drive.run, asked.key)
+    if now is not None and effect.is_unknown(now):
+        await drive.block(waiting)  # asked or tried once: again when something has come, or the run is resumed
+
+
+async def _require_frozen(drive: Drive, request: Run) -> None:
+    """Stop the run if what would run now is not the request and the proposal that were approved."""
+    decision = compare_frozen(request, None)
+    if isinstance(decision, Refusal):
+        with drive.working():
+            await _append(drive, request, (decision.event,))
+        raise drive.halt(decision.error)
+
+
+async def _is_refused(drive: Drive, asked: Asked, request: Run, effect: Doing, action: AnyAction) -> bool:
+    """Say whether the action refuses, before any intent; that is in the log then."""
+    error = failed_check(drive.tools.log, action, call_of(request, effect, drive.tools.log, drive.tools.reach, 1))
+    if error is None:
+        return False
+    why = described(error, named=False)
+    if effect.intent(request) is not None or effect.is_unknown(request):
+        refusal = refuse_resume(request, "outcome_unknown", f"an earlier attempt may have happened: {why}", detail=why)
+        with drive.working():
+            await _append(drive, request, (refusal.event,))
+        await drive.block(Waiting(type="outcome", node_id=asked.key))
+        return True
+    failure = Failure(code=printable(str(error.code)), message=why)
+    failed = ActionFailedEvent(action=effect.action, op_key=effect.op_key, error=failure, is_final=error.is_final)
+    with drive.working():
+        await _append(drive, request, (failed,))
+    return True
+
+
+def _attempts(drive: Drive) -> Attempts:
+    tools = drive.tools
+    streams = RequestStreams(drive.session, tools.log, tools.reach)
+    return Attempts(streams, tools.clock, tools.reach, place=tools.log.place, lease_s=tools.lease_s)
+
+
+def _unknown_action(run: Run, action: str) -> Refused:
+    return Refused("unknown_action", f"no action {action!r} is registered here", run_id=run.run_id, action=action)

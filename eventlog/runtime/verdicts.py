@@ -1,0 +1,113 @@
+"""What people say became of an effect of which nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from eventlog.decide import Accepted, Refusal, choose_request, reconcile
+from eventlog.errors import RunConflict
+from eventlog.events import CheckpointSaved, Owner, RunEvent, RunFailed
+from eventlog.progress import ENDED, requests_of
+from eventlog.run import Run, Status
+from eventlog.runtime.attempts import Attempts, logged
+from eventlog.runtime.claims import forget, hold
+from eventlog.runtime.people import actor_source
+from eventlog.runtime.run_streams import MAX_REDECISIONS, RunStreams
+
+__all__ = ["Verdicts"]
+
+
+class Verdicts:
+    """Records verdicts on runs, behind a claim that fences a resumer which is dead or late."""
+
+    def __init__(self, streams: RunStreams, attempts: Attempts, place: str | None) -> None:
+        self._streams: Final = streams
+        self._attempts: Final = attempts
+        self._place: Final = place
+
+    async def record(
+        self,
+        run_id: str,
+        verdict: str,
+        *,
+        evidence: str,
+        result: Any,
+        request_id: str | None,
+        actor: str | None,
+    ) -> Run:
+        """Settle the outcome, and return the run as it is then. Raises as `Runner.reconcile`."""
+        for _ in range(MAX_REDECISIONS):
+            whole = await self._streams.load(run_id)
+            run = choose_request(
+                whole,
+                requests_of(whole) or (whole,),
+                f"reconcile:{verdict}",
+                request_id=request_id,
+                is_candidate=_is_at_stake,
+                has_to_name=True,
+            )
+            if isinstance(run, Refusal):
+                if await self._streams.has_appended(whole, (run.event,), actor):
+                    raise logged(run.error)
+                continue
+            with hold(self._place) as owner:
+                settled = await self._settle(
+                    whole,
+                    run,
+                    partial(reconcile, run, verdict, evidence, actor_source=actor_source(actor), result=result),
+                    owner,
+                    actor,
+                    may_act_again=verdict == "not_executed",
+                )
+            if settled is not None:
+                return settled
+        raise RunConflict(run_id, "it changes faster than a verdict can be recorded")
+
+    async def _settle(
+        self,
+        whole: Run,
+        run: Run,
+        decide: Callable[..., Accepted | Refusal],
+        owner: Owner,
+        actor: str | None,
+        *,
+        may_act_again: bool,
+    ) -> Run | None:
+        """Append a verdict, behind a claim if one is needed; None if the run has moved. Raises what refuses it."""
+        is_settled = True
+        try:
+            claims = self._attempts.fence(run, run.open_intent, owner)
+            decision = decide(claims=claims)
+            if isinstance(decision, Accepted) and may_act_again:
+                self._attempts.require_no_late_effect(run, claims)
+            events = decision.events if isinstance(decision, Accepted) else (decision.event,)
+            if isinstance(decision, Accepted) and claims is not None and run.step is not None:
+                # The verdict needs the run for no longer than this.
+                events = (*events, *_free(whole))
+            is_settled = False
+            has_appended = await self._streams.has_appended(run, events, actor)
+            is_settled = True
+        finally:
+            if is_settled:  # nothing of this owner is open in the log, and nobody will ask whether it lives
+                forget(owner, self._place)
+        if has_appended and claims is not None:
+            self._attempts.forget_dead(run.open_intent, claims)
+        if has_appended and isinstance(decision, Refusal):
+            raise logged(decision.error)
+        return await self._streams.load(run.run_id) if has_appended else None
+
+
+def _free(run: Run) -> tuple[RunEvent, ...]:
+    """Return the events that give a workflow run free again, as it was: a run that had ended does not go on."""
+    if run.status is Status.FAILED and run.failure is not None:
+        return (RunFailed(error=run.failure),)  # a claim takes such a run up
+    if run.status in ENDED:
+        return ()
+    return (CheckpointSaved(status=Status.RUNNING, state_version=run.state_version, is_released=True),)
+
+
+def _is_at_stake(request: Run) -> bool:
+    """Say whether somebody may have to find out what became of an effect."""
+    return request.is_unknown or request.open_intent is not None
