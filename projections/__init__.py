@@ -5,7 +5,7 @@ in SQLite are in `projections.sqlite_views`. Projections are handed events and c
 """
 
 from projections.projection import Projection, Row
-from projections.runs import RUNS, RunsProjection
+from projections.runs import RUNS, RunsProjection, wanted_requests
 from projections.sqlite_views import Difference, RunsTable, SqliteView, differences, runs_view
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "SqliteView",
     "differences",
     "runs_view",
+    "wanted_requests",
 ]

@@ -1,9 +1,21 @@
-"""The view `runs`: one row a run, in the columns that people look at and decide from."""
+"""The view `runs`: one row a run, in the columns that people look at and decide from.
+
+A run of one action has its request in the row. A workflow run may have many requests: the row has the oldest that
+waits for a decision, if there is one, and counts in `asks` how many wait for a person.
+
+What becomes of a workflow run hangs on more than its row shows: which of its waits are over, which request an edit has
+replaced. That is kept in the column `state`, as `eventlog.progress` folds it, without what no row needs (steps, values,
+results), so that the row and the fold of the whole run cannot part. Raise the revision when a state that an earlier
+program has kept cannot be read any more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from eventlog.events import (
     RUN_PREFIX,
@@ -11,8 +23,11 @@ from eventlog.events import (
     ActionExecuted,
     ActionFailed,
     ActionRecovered,
+    ApprovalExpired,
     ApprovalRecorded,
+    ApprovalRevoked,
     CheckpointSaved,
+    ChildFinished,
     CompensationExecuted,
     CompensationFailed,
     CompensationStarted,
@@ -20,12 +35,17 @@ from eventlog.events import (
     OutcomeUnknown,
     ProposalRecorded,
     ResumeStarted,
+    RunCancelled,
+    Status,
+    Waiting,
 )
 from eventlog.log import RecordedEvent
+from eventlog.progress import Child, Progress, Stored, advance, requests_of
 from eventlog.proposal import Proposal, canonical_args
+from eventlog.run import Run
 from projections.projection import Row
 
-__all__ = ["RUNS", "RunsProjection"]
+__all__ = ["RUNS", "RunsProjection", "wanted_requests"]
 
 _COLUMNS: Final[Mapping[str, str]] = {
     "run_id": "TEXT PRIMARY KEY",
@@ -39,15 +59,27 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "approval_request_id": "TEXT",
     "approval_hash": "TEXT",
     "executed": "INTEGER NOT NULL",
+    "workflow": "TEXT",
+    "parent_run_id": "TEXT",
+    "root_run_id": "TEXT",
+    "waiting_for": "TEXT",
+    "expires_at_us": "INTEGER",
+    "asks": "INTEGER NOT NULL",
+    "is_cancelled": "INTEGER NOT NULL",
+    "state": "TEXT",
     "version": "INTEGER NOT NULL",
 }
+_WANTED: Final = {"WAITING_FOR_USER": "approval", "OUTCOME_UNKNOWN": "outcome"}
+"""What a run of one action waits for, by its status."""
+_CLOSED: Final = frozenset({Status.COMPLETED, Status.CANCELLED, Status.REJECTED, Status.EXPIRED})
+"""How a workflow run has ended where no decision on what it left open can help it any more."""
 
 
 class RunsProjection:
     """Folds the events of runs into the row of each run."""
 
     name: Final = "runs"
-    revision: Final = 2  # 1 passed over what undoes an effect or settles an unknown one
+    revision: Final = 3  # 1 passed over what undoes an effect or settles an unknown one, 2 over workflow runs
     columns: Final = _COLUMNS
     event_types: Final = frozenset(
         {
@@ -55,8 +87,11 @@ class RunsProjection:
             "action_executed",
             "action_failed",
             "action_recovered",
+            "approval_expired",
             "approval_recorded",
+            "approval_revoked",
             "checkpoint_saved",
+            "child_finished",
             "compensation_executed",
             "compensation_failed",
             "compensation_started",
@@ -64,6 +99,11 @@ class RunsProjection:
             "outcome_unknown",
             "proposal_recorded",
             "resume_started",
+            "run_cancelled",
+            "run_claimed",
+            "run_completed",
+            "run_failed",
+            "signal_received",
         }
     )
 
@@ -76,24 +116,66 @@ class RunsProjection:
         before = row or _first_row(event)
         if event.version <= before["version"]:
             return row  # applied already
-        return {**before, **_changes(event.data), "version": event.version}
+        fold = _workflow_changes if before["state"] is not None or _begins_workflow(event.data) else _changes
+        return {**before, **fold(before, event), "version": event.version}
 
 
 RUNS: Final = RunsProjection()
 
 
+def wanted_requests(run: Run) -> tuple[Run, ...]:
+    """Return the requests of a run for which a person is wanted, the oldest first: to decide, or to reconcile."""
+    is_closed = run.progress is not None and run.status in _CLOSED
+    return tuple(
+        request
+        for request in requests_of(run)
+        if request.is_unknown or (request.status is Status.WAITING_FOR_USER and not is_closed)
+    )
+
+
 def _first_row(event: RecordedEvent) -> Row:
     row: Row = dict.fromkeys(_COLUMNS)
     run_id = event.stream.removeprefix(RUN_PREFIX)
-    return {**row, "run_id": run_id, "status": "", "executed": 0, "version": 0}
+    return {**row, "run_id": run_id, "status": "", "executed": 0, "asks": 0, "is_cancelled": 0, "version": 0}
 
 
-def _changes(event: Any) -> Row:
+# ── a run of one action ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _changes(row: Row, recorded: RecordedEvent) -> Row:
+    if isinstance(recorded.data, RunCancelled):
+        return _cancelled(row)
+    changes = _request_changes(recorded.data)
+    if "status" not in changes:
+        return changes
+    wanted = _WANTED.get(changes["status"])
+    changes["asks"] = int(wanted is not None)
+    if row["is_cancelled"] and changes["status"] != row["status"]:
+        changes["status"] = "CANCELLED"
+    action = changes.get("action", row["action"])
+    changes["waiting_for"] = None if wanted is None or changes["status"] == "CANCELLED" else _said(wanted, action)
+    return changes
+
+
+def _said(what: str, of: str | None) -> str:
+    return what if of is None else f"{what} of {of}"
+
+
+def _cancelled(row: Row) -> Row:
+    """What has ended stays as it ended; what nobody knows waits for who settles it."""
+    if row["status"] in ("WAITING_FOR_USER", "APPROVED"):
+        return {"status": "CANCELLED", "is_cancelled": 1, "asks": 0, "waiting_for": None}
+    return {"is_cancelled": 1} if row["status"] == "OUTCOME_UNKNOWN" else {}
+
+
+def _request_changes(event: Any) -> Row:
     match event:
         case CheckpointSaved():
             return {"status": event.status.value}
         case ProposalRecorded():
             return _proposal_columns(event)
+        case ApprovalRecorded(is_deciding=False):
+            return {}
         case ApprovalRecorded(decision=decision, request_id=request_id, approval_hash=approval_hash):
             return {
                 "status": "APPROVED" if decision == "approve" else "REJECTED",
@@ -101,6 +183,10 @@ def _changes(event: Any) -> Row:
                 "approval_request_id": request_id,
                 "approval_hash": approval_hash,
             }
+        case ApprovalExpired():
+            return {"status": "EXPIRED"}
+        case ApprovalRevoked():
+            return dict(_UNDECIDED)
         case ActionExecuted() | ActionRecovered():
             return {"status": "COMPLETED", "executed": 1}
         case OutcomeUnknown():
@@ -121,13 +207,138 @@ def _changes(event: Any) -> Row:
             return {}
 
 
+_UNDECIDED: Final[Mapping[str, Any]] = {
+    "status": "WAITING_FOR_USER",
+    "approval": None,
+    "approval_request_id": None,
+    "approval_hash": None,
+}
+
+
 def _proposal_columns(event: ProposalRecorded) -> Row:
     canonical = bytes(event.proposal)
     proposal = Proposal.decode(canonical)
-    return {
+    asked = {
         "request_id": event.request_id,
         "action": proposal.action,
         "args": canonical_args(canonical),
         "output": proposal.output,
         "proposal_hash": event.proposal_hash,
+        "expires_at_us": event.expires_at_us,
     }
+    if event.supersedes is not None:
+        return {**asked, **_UNDECIDED, "executed": 0}
+    return {**asked, "waiting_for": _said("approval", proposal.action)}
+
+
+# ── a workflow run ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _State(msgspec.Struct, frozen=True):
+    """A run whose progress stands beside it, so that decoding knows the type of each."""
+
+    run: Run
+    progress: Progress
+
+
+_decode_state: Final = msgspec.json.Decoder(_State).decode
+
+
+def _run_of(row: Row) -> Run:
+    """Return the run as far as its row keeps it."""
+    if row["state"] is None:
+        return Run(run_id=row["run_id"])
+    state = _decode_state(row["state"])
+    return replace(state.run, progress=state.progress)
+
+
+def _state_of(run: Run) -> str:
+    return msgspec.json.encode(_State(replace(run, progress=None), run.progress)).decode()
+
+
+def _begins_workflow(event: Any) -> bool:
+    return isinstance(event, CheckpointSaved) and event.definition is not None
+
+
+def _workflow_changes(row: Row, recorded: RecordedEvent) -> Row:
+    """Return the columns that the event changes. The others stay as they are, also where somebody has edited them."""
+    run = _run_of(row)
+    shown = _workflow_columns(run) if run.progress is not None else {}
+    event = recorded.data
+    if isinstance(event, ChildFinished):
+        _know_child(run, event)
+    run = advance(run, event, version=recorded.version, at_us=recorded.recorded_at_us, actor=recorded.actor)
+    run = _without_what_no_row_needs(run)
+    columns = _workflow_columns(run)
+    changes = {name: value for name, value in columns.items() if name not in shown or shown[name] != value}
+    return {**changes, "state": _state_of(run)}
+
+
+def _know_child(run: Run, event: ChildFinished) -> None:
+    """Bring in the child that has ended, if the run waits for it: of the others its row keeps nothing."""
+    progress: Progress = run.progress
+    if any(wait.type == "child" and wait.node_id == event.key for wait in progress.waits):
+        progress.children[event.key] = Child(run_id=event.child_run_id, workflow="", relation="child")
+
+
+def _without_what_no_row_needs(run: Run) -> Run:
+    """Return the run with what decides about later rows: its waits, its owner, the requests that are not done."""
+    progress: Progress = run.progress
+    requests = {
+        key: replace(request, result=None, late=None, problem=None, compensation=None)
+        for key, request in progress.requests.items()
+        if request.status is not Status.COMPLETED
+    }
+    slim = Progress(
+        definition=replace(progress.definition, steps=()),
+        input=Stored(),
+        parent=progress.parent,
+        owner=progress.owner,
+        requests=requests,
+        evidence={key: [] for key in requests},
+        waits=progress.waits,
+        arrived=progress.arrived,
+    )
+    return replace(run, progress=slim, failure=None)
+
+
+def _workflow_columns(run: Run) -> Row:
+    progress: Progress = run.progress
+    wanted = wanted_requests(run)
+    pending = next((request for request in wanted if request.status is Status.WAITING_FOR_USER), None)
+    return {
+        "status": run.status.value,
+        **_pending_columns(pending),
+        "workflow": progress.definition.workflow,
+        "parent_run_id": progress.parent.run_id if progress.parent is not None else None,
+        "root_run_id": run.root_run_id,
+        "waiting_for": "; ".join(map(_wait_text, progress.waits)) or None,
+        "asks": len(wanted),
+        "is_cancelled": int(run.status is Status.CANCELLED),
+    }
+
+
+def _pending_columns(request: Run | None) -> Row:
+    proposal = request.proposal if request is not None else None
+    if request is None or proposal is None:
+        return dict.fromkeys(("request_id", "action", "args", "output", "proposal_hash", "expires_at_us"))
+    return {
+        "request_id": request.request_id,
+        "action": proposal.action,
+        "args": canonical_args(proposal.canonical),
+        "output": proposal.output,
+        "proposal_hash": request.proposal_hash,
+        "expires_at_us": request.expires_at_us,
+    }
+
+
+def _wait_text(wait: Waiting) -> str:
+    match wait.type:
+        case "signal":
+            return f"signal {wait.signal}"
+        case "timer":
+            return f"timer {wait.node_id}"
+        case "child":
+            return f"child {wait.child_run_id}"
+        case _:
+            return _said(wait.type, wait.node_id)

@@ -36,11 +36,14 @@ SECTIONS: Final[Mapping[str, Mapping[str, Place]]] = {
         "reject": _place("seed", "reject", "Reject exactly the proposal with this hash."),
         "resume": _place("seed", "resume", "Perform the approved effect, or find that it was performed."),
         "reconcile": _place("reconcile", "reconcile", "Settle an outcome that nobody knows, by what you found out."),
+        "worker": _place("worker", "worker", "Drive workflow runs as they can go on."),
         "show-trace": _place("seed", "show_trace", "Show a run with the events that led to it."),
     },
     "Look": {
-        "runs": _place("runs", "runs", "The state of runs: list, show."),
-        "approvals": _place("approvals", "approvals", "What waits for a person: list, show."),
+        "runs": _place("runs", "runs", "The state of runs: list, show; cancel, signal."),
+        "approvals": _place(
+            "approvals", "approvals", "What waits for a person: list, show, review, wait, edit, revoke."
+        ),
         "tail": _place("tail", "tail", "Print events; -f goes on as they come."),
         "events": _place("events", "events", "Single events: show, append."),
         "verify": _place("verify", "verify", "Check the log against its hashes, order and views."),

@@ -14,8 +14,9 @@ import click
 
 from eventlog.cli.options import Options
 from eventlog.cli.output import write_document, write_error_text, write_seed
-from eventlog.cli.text import visible
+from eventlog.cli.text import shortened, visible
 from eventlog.errors import (
+    CODES,
     CommitOutcomeUnknown,
     Conflict,
     EventLogError,
@@ -24,8 +25,21 @@ from eventlog.errors import (
     Refused,
     StoreBusy,
 )
+from eventlog.events import Failure
 
-__all__ = ["CannotVerify", "exit_status", "label_of", "report", "report_unexpected", "report_usage"]
+__all__ = [
+    "CannotVerify",
+    "StillWaiting",
+    "exit_status",
+    "label_of",
+    "report",
+    "report_failure",
+    "report_unexpected",
+    "report_usage",
+]
+
+_MESSAGE: Final = 1000
+"""How many characters of what a workflow raised are said; its log holds all."""
 
 _UNEXPECTED: Final = frozenset({"store_full", "store_io_error", "store_identity_changed", "view_failed", "unexpected"})
 """What neither the caller nor the log did wrong."""
@@ -39,6 +53,13 @@ class CannotVerify(Exception):
         self.error: Final = error
 
 
+class StillWaiting(EventLogError):
+    """What was waited for has not come in time (`still_waiting`). Nothing was changed; it may be waited for again."""
+
+    def __init__(self, message: str, /, **details: Any) -> None:
+        super().__init__("still_waiting", message, **details)
+
+
 def label_of(error: EventLogError) -> str:
     """Return the code, with its subject where it has one (`unknown_run:run-1`) or the status (`cannot_resume:…`)."""
     return error.label if isinstance(error, Refused) else error.code
@@ -48,7 +69,7 @@ def exit_status(error: EventLogError) -> int:
     """Return the exit status of a coded error."""
     if isinstance(error, LogCorrupt):
         return 3
-    if isinstance(error, Conflict | StoreBusy | CommitOutcomeUnknown):
+    if isinstance(error, Conflict | StoreBusy | CommitOutcomeUnknown | StillWaiting):
         return 5
     return 1 if error.code in _UNEXPECTED else 2
 
@@ -57,6 +78,8 @@ def report(error: EventLogError, options: Options, *, status: int | None = None)
     """Tell a coded error in the form that the command owes, and return the exit status."""
     if options.is_seed:
         write_seed({"error": label_of(error)})
+        if _may_explain(options) and not options.verbosity:
+            write_error_text(_for_people(error))
     elif options.is_json:
         write_document(_document(label_of(error), str(error), error.hint, error.details))
     else:
@@ -64,6 +87,11 @@ def report(error: EventLogError, options: Options, *, status: int | None = None)
     if options.verbosity:
         _say_more(error, options)
     return exit_status(error) if status is None else status
+
+
+def _may_explain(options: Options) -> bool:
+    """Say whether a frozen command may use standard error: where it meets what the first seed does not have."""
+    return options.is_about_workflow or options.app is not None
 
 
 def report_unexpected(error: Exception, options: Options) -> int:
@@ -97,6 +125,13 @@ def _document(label: str, message: str, hint: str, details: dict[str, Any]) -> d
     return {"error": label, "message": message, "hint": hint, "details": details}
 
 
+def report_failure(failure: Failure) -> None:
+    """Say on standard error why a run has ended badly, where its result is on standard output."""
+    text = f"error[{visible(failure.code)}]: {visible(shortened(failure.message, _MESSAGE))}"
+    hint = CODES.get(failure.code)
+    write_error_text(text if hint is None else f"{text}\nhint: {hint.hint}")
+
+
 def _for_people(error: EventLogError) -> str:
     lines = [f"error[{visible(error.code)}]: {visible(str(error))}"]
     lines += [
@@ -120,6 +155,8 @@ def _say_more(error: EventLogError, options: Options) -> None:
         write_error_text(_for_people(error))
     if error.code == "unexpected" and error.__traceback__ is not None:
         _show_traceback(error)
+    if error.code == "app_unusable" and isinstance(error.__cause__, Exception):
+        _show_traceback(error.__cause__)
 
 
 def _show_traceback(error: Exception) -> None:

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 __all__ = ["FORMATS", "Options", "common_options", "output_option"]
 
 FORMATS: Final = ("human", "plain", "json", "jsonl")
+_VARIABLES: Final = ("EVENTLOG_DB", "EVENTLOG_OUTPUT", "EVENTLOG_APP")
 Format = Literal["human", "plain", "json", "jsonl"]
 
 
@@ -24,6 +25,8 @@ class Options:
         self.given: Final[dict[str, Any]] = {}
         self.is_seed = False
         """The command is one of the five whose output is frozen."""
+        self.is_about_workflow = False
+        """What was refused is about a run of a workflow, of which the first seed says nothing."""
 
     @property
     def db(self) -> str:
@@ -44,6 +47,16 @@ class Options:
     def output(self) -> str | None:
         """The target of the run, as given, or None."""
         return self._path("output", "EVENTLOG_OUTPUT")
+
+    @property
+    def app(self) -> str | None:
+        """The caller's own program, as `MODULE:RUNNER`, or None."""
+        return self._path("app", "EVENTLOG_APP")
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether somebody is there to be asked: on a terminal, unless that was switched off."""
+        return not self.given.get("no_input") and sys.stdin is not None and sys.stdin.isatty()
 
     @property
     def format(self) -> Format:
@@ -77,7 +90,7 @@ class Options:
 
     def texts(self) -> list[str]:
         """Return every text that came from outside: the arguments and the environment."""
-        return [*self.argv, *(os.environ.get(name, "") for name in ("EVENTLOG_DB", "EVENTLOG_OUTPUT"))]
+        return [*self.argv, *(os.environ.get(name, "") for name in _VARIABLES)]
 
     def _path(self, name: str, variable: str) -> str | None:
         given: str | None = self.given.get(name)
@@ -88,6 +101,7 @@ def common_options() -> list[click.Parameter]:
     """Return fresh options that every command has."""
     return [
         _option("--db", metavar="FILE", help="The log (or EVENTLOG_DB)."),
+        _option("--app", metavar="MODULE:RUNNER", help="Your own actions and workflows (or EVENTLOG_APP)."),
         _option("--format", type=click.Choice(FORMATS), help="How results are written."),
         _option("--json", is_flag=True, default=None, help="The same as --format json."),
         _option("--no-color", is_flag=True, default=None, help="No colours (or NO_COLOR)."),

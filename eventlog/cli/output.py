@@ -41,6 +41,7 @@ __all__ = [
     "write_line",
     "write_seed",
     "write_text",
+    "write_workflow",
 ]
 
 _FOLDING: Final = frozenset({"output", "meaning"})
@@ -80,14 +81,25 @@ def write_seed(document: Mapping[str, Any]) -> None:
     write_text(json.dumps(document, ensure_ascii=False, sort_keys=True) + "\n")
 
 
-def to_json(value: Any) -> str:
-    """Return one line of JSON with sorted keys, hidden characters escaped."""
-    return escaped_json(json.dumps(value, ensure_ascii=False, sort_keys=True))
+def write_workflow(document: Mapping[str, Any]) -> None:
+    """Write what a frozen command says of a workflow run: one line for programs, spread over many on a terminal.
+
+    On a terminal hidden characters are escaped, as the first seed's own bytes are not.
+    """
+    if sys.stdout is not None and sys.stdout.isatty():
+        write_text(escaped_json(json.dumps(document, ensure_ascii=False, sort_keys=True, indent=2)) + "\n")
+    else:
+        write_seed(document)
 
 
-def write_document(document: Any) -> None:
+def to_json(value: Any, *, sort_keys: bool = True) -> str:
+    """Return one line of JSON with sorted keys, or in the order that they have, hidden characters escaped."""
+    return escaped_json(json.dumps(value, ensure_ascii=False, sort_keys=sort_keys))
+
+
+def write_document(document: Any, *, sort_keys: bool = True) -> None:
     """Write one JSON document."""
-    write_text(to_json(document) + "\n")
+    write_text(to_json(document, sort_keys=sort_keys) + "\n")
 
 
 def write_line(text: str) -> None:
@@ -164,11 +176,13 @@ def show_rows(options: Options, name: str, rows: Sequence[Row], columns: Mapping
         note(options, f"no {name}")
 
 
-def show_card(options: Options, card: Row, *, document: Any = None, extra: Sequence[str] = ()) -> None:
+def show_card(
+    options: Options, card: Row, *, document: Any = None, extra: Sequence[str] = (), sort_keys: bool = True
+) -> None:
     """Show one thing as names and values, and lines behind them; `document` is what JSON formats show instead."""
     match options.format:
         case "json" | "jsonl":
-            write_document(card if document is None else document)
+            write_document(card if document is None else document, sort_keys=sort_keys)
         case "plain":
             lines = [f"{name}\t{cell(value)}" for name, value in card.items()]
             write_text("".join(line + "\n" for line in (*lines, *map(visible, extra))))

@@ -7,6 +7,7 @@ the verdict, the evidence for it and who gave it, and says what may be done next
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -19,6 +20,9 @@ from eventlog.cli.record import verdict_of
 from eventlog.cli.source import json_argument
 from eventlog.cli.wiring import ACTION, complete, open_log, read_run
 from eventlog.decide import VERDICTS, check_run_id
+from eventlog.events import OutcomeReconciled
+from eventlog.log import RecordedEvent
+from eventlog.progress import requests_of
 from eventlog.run import Run, Status
 
 __all__ = ["at_stake", "commands_that_settle", "reconcile"]
@@ -28,9 +32,12 @@ __all__ = ["at_stake", "commands_that_settle", "reconcile"]
 @click.option("--verdict", type=click.Choice(VERDICTS), required=True, help="What became of the effect.")
 @click.option("--evidence", required=True, metavar="TEXT", help="How that was found out; recorded with the verdict.")
 @click.option("--result", "result_from", metavar="JSON|@FILE|-", help="What an executed effect returned.")
+@click.option("--request", metavar="ID", help="Whose effect it was, where a run has several requests.")
 @click.argument("run_id", metavar="RUN")
 @click.pass_obj
-def reconcile(options: Options, run_id: str, verdict: str, evidence: str, result_from: str | None) -> None:
+def reconcile(
+    options: Options, run_id: str, verdict: str, evidence: str, result_from: str | None, request: str | None
+) -> None:
     """Settle an outcome that nobody knows, by what you found out about it.
 
     executed: the effect happened, and the run is completed. not_executed: it did not, and the run may be resumed.
@@ -40,7 +47,7 @@ def reconcile(options: Options, run_id: str, verdict: str, evidence: str, result
     lease is over.
     """
     result = None if result_from is None else json_argument(result_from, option="--result", what="the result")
-    complete(options, _reconcile(options, check_run_id(run_id), verdict, evidence, result))
+    complete(options, _reconcile(options, check_run_id(run_id), verdict, evidence, result, request))
 
 
 def at_stake(run: Run) -> dict[str, Any]:
@@ -59,21 +66,63 @@ def at_stake(run: Run) -> dict[str, Any]:
 def commands_that_settle(db: str, run: Run) -> dict[str, str] | None:
     """Return a command for each verdict, or None if nothing is unknown.
 
-    The evidence is left empty, and refused so: only who has found something out can give it.
+    The evidence is left empty, and refused so: only who has found something out can give it. What an effect of a
+    workflow returned is what its workflow goes on with, so its place is shown, and refused as it stands.
     """
-    if run.status is not Status.OUTCOME_UNKNOWN:
+    if not run.is_unknown:
         return None
+    named = ("--request", str(run.request_id)) if run.step is not None else ()
+    returned = {"executed": ("--result", "JSON")} if run.step is not None else {}
     return {
-        verdict: _command(db, "reconcile", "--verdict", verdict, "--evidence", "", run_id=run.run_id)
+        verdict: _command(
+            db,
+            "reconcile",
+            *named,
+            "--verdict",
+            verdict,
+            "--evidence",
+            "",
+            *returned.get(verdict, ()),
+            run_id=run.run_id,
+        )
         for verdict in VERDICTS
     }
 
 
-async def _reconcile(options: Options, run_id: str, verdict: str, evidence: str, result: Any) -> None:
+async def _reconcile(
+    options: Options, run_id: str, verdict: str, evidence: str, result: Any, request_id: str | None
+) -> None:
     async with open_log(options) as opened:
-        outcome = await opened.runner.reconcile(run_id, verdict, evidence=evidence, result=result)
+        outcome = await opened.runner.reconcile(run_id, verdict, evidence=evidence, result=result, request=request_id)
         run, events = await read_run(opened.log, run_id, at_version=outcome.run.version)
-    _show(options, run, verdict_of(events) | {"result": result})
+    if run.progress is None:
+        _show(options, run, verdict_of(events) | {"result": result})
+        return
+    request = _settled_request(run, events)
+    _show_of_workflow(options, run, request, verdict_of(events, request.step) | {"result": result})
+
+
+def _settled_request(run: Run, events: Sequence[RecordedEvent]) -> Run:
+    """Return the request whose outcome was settled last."""
+    last = next(event.data for event in reversed(events) if isinstance(event.data, OutcomeReconciled))
+    return next(request for request in requests_of(run) if request.step == last.step)
+
+
+def _show_of_workflow(options: Options, run: Run, request: Run, verdict: dict[str, Any]) -> None:
+    assert request.proposal is not None, "a request has a proposal"
+    stake = at_stake(request)
+    card = {
+        "run_id": run.run_id,
+        "status": run.status.value,
+        "request_id": request.request_id,
+        "request_status": request.status.value,
+        "step": request.step,
+        "action": request.proposal.action,
+        **{name: stake[name] for name in ("undoing", "op_key", "attempts")},
+        **verdict,
+    }
+    workflow = run.progress.definition.workflow
+    show_card(options, card, extra=[f"a worker, or resume, goes on where the workflow {workflow!r} is registered"])
 
 
 def _show(options: Options, run: Run, verdict: dict[str, Any]) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from eventlog.cli.output import cell, time_text
 from eventlog.cli.text import shortened, visible
 from eventlog.cli.trace import trace_item
-from eventlog.events import ApprovalRecorded, OutcomeReconciled, RunEvent
+from eventlog.events import OutcomeReconciled, RunEvent
 from eventlog.log import RecordedEvent
+from eventlog.run import Run
 
-__all__ = ["as_document", "as_line", "cells", "decision_of", "verdict_of"]
+__all__ = ["as_document", "as_line", "cells", "decider_of", "decision_of", "verdict_of"]
 
 _RUN_EVENTS = get_args(RunEvent)
 
@@ -36,22 +37,28 @@ def as_document(event: RecordedEvent) -> dict[str, Any]:
     }
 
 
-def decision_of(events: Iterable[RecordedEvent]) -> dict[str, Any]:
-    """Return who decided on a run, when and why; None for what nobody has said yet."""
-    for event in events:
-        if isinstance(event.data, ApprovalRecorded):
-            return {
-                "decided_by": event.actor,
-                "decided_at": time_text(event.recorded_at_us),
-                "decision_reason": event.data.reason,
-            }
-    return dict.fromkeys(("decided_by", "decided_at", "decision_reason"))
+def decision_of(request: Run) -> dict[str, Any]:
+    """Return who decided on a request, when and why; None for what nobody has said yet, or where a rule decided."""
+    return {
+        "decided_by": request.decided_by,
+        "decided_at": None if request.decided_at_us is None else time_text(request.decided_at_us),
+        "decision_reason": request.decision_reason,
+    }
 
 
-def verdict_of(events: Sequence[RecordedEvent]) -> dict[str, Any]:
-    """Return who settled an unknown outcome of a run last, when and how; None for what nobody has said yet."""
+def decider_of(decided: Mapping[str, Any]) -> str:
+    """Return who decided as people read it: `policy` where a rule did, whose name stands in the reason."""
+    is_by_rule = any(vote["actor_source"] == "policy" for vote in decided["votes"])
+    return decided["decided_by"] or ("policy" if is_by_rule else "-")
+
+
+def verdict_of(events: Sequence[RecordedEvent], step: str | None = None) -> dict[str, Any]:
+    """Return who settled an unknown outcome last, when and how; None for what nobody has said yet.
+
+    `step` is the step key of the request, if the run is a workflow.
+    """
     for event in reversed(events):
-        if isinstance(event.data, OutcomeReconciled):
+        if isinstance(event.data, OutcomeReconciled) and event.data.step == step:
             return {
                 "verdict": event.data.verdict,
                 "evidence": event.data.evidence,

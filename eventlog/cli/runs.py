@@ -1,8 +1,9 @@
-"""`eventlog runs`: the state of runs."""
+"""`eventlog runs`: the state of runs, and what a person tells one: a signal, or that it is cancelled."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -13,15 +14,41 @@ from eventlog.cli.options import Options
 from eventlog.cli.output import note, show_card, show_rows, time_text
 from eventlog.cli.record import decision_of, verdict_of
 from eventlog.cli.seed import card_of
-from eventlog.cli.wiring import Opened, complete, open_to_look, read_run
-from eventlog.errors import StoreUnavailable
-from eventlog.run import Compensation, Run
+from eventlog.cli.source import json_argument
+from eventlog.cli.text import shortened
+from eventlog.cli.wiring import Opened, complete, open_existing, open_to_look, read_run
+from eventlog.cli.workflow_state import (
+    happened_anyway,
+    last_refusal,
+    refused_text,
+    state_card,
+    state_document,
+    state_lines,
+    terms_of,
+)
+from eventlog.decide import check_run_id
+from eventlog.errors import EventTypeUnknown, StoreUnavailable
+from eventlog.log import RecordedEvent
+from eventlog.run import Compensation, Run, Status
 from projections import Row
 
-__all__ = ["collect_rows", "runs"]
+__all__ = ["all_rows", "collect_rows", "runs", "without_own"]
 
-_COLUMNS: Final = {"run_id": "run", "status": "status", "action": "action", "output": "output"}
+_COLUMNS: Final = {
+    "run_id": "run",
+    "status": "status",
+    "action": "action",
+    "output": "output",
+    "workflow": "workflow",
+    "waiting_for": "waits for",
+}
+_OWN: Final = frozenset({"asks", "expires_at_us", "is_cancelled", "state", "version"})
+"""Columns of the view that are not for readers; `version` is that of the last event that changed the row."""
 _PAGE: Final = 1000
+_REFUSAL: Final = 100
+"""How many characters of a refusal the list shows people; the card of the run has more."""
+_DRIVEN: Final = frozenset({Status.RUNNING.value, Status.WAITING.value})
+"""Where a workflow run goes on by itself, if somebody drives it who can."""
 
 
 @click.group("runs", cls=Group)
@@ -32,10 +59,20 @@ def runs() -> None:
 @runs.command("list")
 @click.option("--limit", type=click.IntRange(min=0), default=50, show_default=True, help="How many to show at most.")
 @click.option("--all", "shows_all", is_flag=True, help="Show all.")
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice([status.value for status in Status], case_sensitive=False),
+    multiple=True,
+    help="Only runs that are there; repeatable.",
+)
 @click.pass_obj
-def list_runs(options: Options, limit: int, shows_all: bool) -> None:
-    """List the runs of the log by id."""
-    complete(options, _list(options, None if shows_all else limit))
+def list_runs(options: Options, limit: int, shows_all: bool, statuses: tuple[str, ...]) -> None:
+    """List the runs of the log by id.
+
+    Of a workflow that could not be driven on, because its code is missing or is another now, the list says so.
+    """
+    complete(options, _list(options, None if shows_all else limit, frozenset(statuses)))
 
 
 @runs.command("show")
@@ -43,27 +80,65 @@ def list_runs(options: Options, limit: int, shows_all: bool) -> None:
 @click.option("--at-version", type=click.IntRange(min=1), metavar="N", help="As it was after its event N.")
 @click.pass_obj
 def show_run(options: Options, run_id: str, at_version: int | None) -> None:
-    """Show a run as its events leave it, with everything that is frozen."""
+    """Show a run as its events leave it, with everything that is frozen.
+
+    Of a workflow the paused state comes first: what is committed, what is done and not committed yet, what it waits
+    for.
+    """
     complete(options, _show(options, run_id, at_version))
 
 
-async def collect_rows(
-    options: Options, opened: Opened, limit: int | None, *, statuses: Collection[str] | None = None
-) -> tuple[list[Row], int]:
-    """Return up to `limit` rows of the view, of these statuses if given, and how many there are.
+@runs.command("cancel")
+@click.option("--reason", metavar="TEXT", help="Why; recorded.")
+@click.argument("run_id", metavar="RUN")
+@click.pass_obj
+def cancel_run(options: Options, run_id: str, reason: str | None) -> None:
+    """Cancel a run that has not ended, and the runs that it waits for.
 
-    Without the version of the row, which is that of the last event that changed it and so not always the run's.
+    Nothing begins any more. What is under way is not called back, and what it comes to is still recorded.
     """
-    await _note_if_late(options, opened)
+    complete(options, _cancel(options, run_id, reason))
+
+
+@runs.command("signal")
+@click.option("--payload", "payload_from", metavar="JSON|@FILE|-", help="What the signal carries.")
+@click.argument("run_id", metavar="RUN")
+@click.argument("name", metavar="NAME")
+@click.pass_obj
+def signal_run(options: Options, run_id: str, name: str, payload_from: str | None) -> None:
+    """Send a workflow run a signal. It is kept until the workflow takes it."""
+    payload = None if payload_from is None else json_argument(payload_from, option="--payload", what="the payload")
+    complete(options, _signal(options, run_id, name, payload))
+
+
+async def collect_rows(
+    options: Options, opened: Opened, limit: int | None, statuses: Collection[str] = ()
+) -> tuple[list[Row], int]:
+    """Return up to `limit` rows of the view as readers see them, and how many there are; of these statuses, if any."""
     shown: list[Row] = []
     total = 0
+    async for row in all_rows(options, opened):
+        if statuses and row["status"] not in statuses:
+            continue
+        total += 1
+        if limit is None or total <= limit:
+            shown.append(without_own(row))
+    return shown, total
+
+
+async def all_rows(options: Options, opened: Opened) -> AsyncIterator[Row]:
+    """Give the rows of the view by run id, and say what it is missing."""
+    await _note_if_late(options, opened)
     after: str | None = None
     while page := await opened.table.page(after, _PAGE):
-        wanted = [row for row in page if statuses is None or row["status"] in statuses]
-        total += len(wanted)
-        shown += wanted if limit is None else wanted[: max(limit - len(shown), 0)]
+        for row in page:
+            yield row
         after = str(page[-1]["run_id"])
-    return [{name: row[name] for name in row if name != "version"} for row in shown], total
+
+
+def without_own(row: Row) -> Row:
+    """Return the row without the columns that are the view's own."""
+    return {name: value for name, value in row.items() if name not in _OWN}
 
 
 async def _note_if_late(options: Options, opened: Opened) -> None:
@@ -78,17 +153,59 @@ async def _note_if_late(options: Options, opened: Opened) -> None:
         note(options, f"the view of runs is {behind} events behind the log, which cannot be written here")
 
 
-async def _list(options: Options, limit: int | None) -> None:
+async def _list(options: Options, limit: int | None, statuses: Collection[str]) -> None:
     async with open_to_look(options) as opened:
-        rows, total = await collect_rows(options, opened, limit)
+        rows, total = await collect_rows(options, opened, limit, statuses)
+        rows = [await _with_refusal(options, opened, row) for row in rows]
     show_rows(options, "runs", rows, _COLUMNS, total=total)
+
+
+async def _with_refusal(options: Options, opened: Opened, row: Row) -> Row:
+    """Return the row with why nobody could drive the run on. For people that is what it waits for."""
+    refused = None
+    if row["workflow"] is not None and row["status"] in _DRIVEN:
+        with suppress(EventTypeUnknown):  # of a newer program's run its row is said, rather than no list at all
+            refused = refused_text(last_refusal(*await read_run(opened.log, row["run_id"])))
+    if refused is not None and not options.is_json:
+        return {**row, "waiting_for": shortened(f"refused: {refused}", _REFUSAL)}
+    return {**row, "refused": refused}
 
 
 async def _show(options: Options, run_id: str, at_version: int | None) -> None:
     async with open_to_look(options) as opened:
         run, events = await read_run(opened.log, run_id, at_version=at_version)
-    document = _state(run) | decision_of(events) | verdict_of(events) | card_of(run, list(events))
-    show_card(options, {key: document[key] for key in document if key != "trace"}, document=document)
+    if run.progress is not None:
+        _show_workflow(options, run, events)
+        return
+    document = _state(run) | terms_of(run) | decision_of(run) | verdict_of(events) | card_of(run, list(events))
+    happened = happened_anyway(document)
+    card = {key: document[key] for key in document if key != "trace"}
+    show_card(options, card, document=document, extra=[] if happened is None else [happened])
+
+
+def _show_workflow(options: Options, run: Run, events: Sequence[RecordedEvent]) -> None:
+    document = state_document(run, events)
+    show_card(options, state_card(document), document=document, extra=state_lines(document), sort_keys=False)
+
+
+async def _cancel(options: Options, run_id: str, reason: str | None) -> None:
+    async with open_existing(options, run_id) as opened:
+        outcome = await opened.runner.cancel(run_id, reason=reason)
+    show_card(options, {"run_id": run_id, "status": outcome.status, "reason": reason})
+
+
+async def _signal(options: Options, run_id: str, name: str, payload: Any) -> None:
+    async with open_existing(options, check_run_id(run_id)) as opened:
+        outcome = await opened.runner.signal(run_id, name, payload)
+    waiting_for = outcome.run.waiting
+    card = {
+        "run_id": run_id,
+        "status": outcome.status,
+        "signal": name,
+        "payload": payload,
+        "waiting": to_builtins(waiting_for),
+    }
+    show_card(options, card)
 
 
 def _state(run: Run) -> dict[str, Any]:

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
+from msgspec import to_builtins
 
+from eventlog.cli.application import printing_elsewhere
 from eventlog.cli.commands import SeedCommand, TargetCommand
+from eventlog.cli.decisions import (
+    Asked,
+    decide_each,
+    decided_request,
+    decision_options,
+    require_nothing_beside_from,
+    required_decision,
+)
+from eventlog.cli.elsewhere import sends_there
+from eventlog.cli.failures import report_failure
 from eventlog.cli.options import Options
-from eventlog.cli.output import write_seed
+from eventlog.cli.output import write_seed, write_workflow
 from eventlog.cli.source import json_argument
 from eventlog.cli.trace import trace_of
-from eventlog.cli.wiring import ACTION, Opened, complete, failpoint, open_log, open_to_look, read_run
+from eventlog.cli.wiring import ACTION, Opened, complete, failpoint, open_existing, open_log, read_run
+from eventlog.cli.workflow_state import paused_state, stored_value, terms_of
 from eventlog.decide import check_run_id
-from eventlog.errors import Refused, StoreUnavailable
+from eventlog.events import OfRequest
 from eventlog.log import RecordedEvent
 from eventlog.proposal import Proposal, propose
-from eventlog.run import Run
+from eventlog.run import Run, Status
 
 __all__ = ["approve", "card_of", "reject", "resume", "show_trace", "start"]
 
 FIXTURE_ARGS: Final = {"content": "approved technical brief"}
 
-_HASH = click.option(
-    "--proposal-hash", required=True, metavar="HASH", help="64 hex digits, of the proposal that was read."
-)
-_REASON = click.option("--reason", metavar="TEXT", help="Why; recorded with the decision.")
+_ENDED_BADLY: Final = frozenset({Status.FAILED, Status.REJECTED, Status.EXPIRED, Status.CANCELLED})
+
 _RUN = click.argument("run_id", metavar="RUN")
 
 
@@ -52,34 +62,43 @@ def start(options: Options, run_id: str, action: str | None, args_from: str | No
 
 
 @click.command("approve", cls=SeedCommand)
-@_HASH
-@_REASON
-@_RUN
-@click.pass_obj
-def approve(options: Options, run_id: str, proposal_hash: str, reason: str | None) -> None:
-    """Approve exactly the proposal with this hash."""
-    complete(options, _decide(options, "approve", run_id, proposal_hash, reason))
+@decision_options
+@click.pass_context
+def approve(context: click.Context, /, source: str | None, **given: Any) -> int:
+    """Approve exactly the proposal with this hash.
+
+    With --from FILE a decision a line, each answered by a line; exit status 2 if one was refused. A line is a JSON
+    object with "run_id" and "proposal_hash", and may have "request" (or "request_id"), "reason" and "roles"; other keys
+    are passed over, so that lines of `approvals list --all --format jsonl` can be fed in.
+    """
+    return _decide_as_given(context, "approve", source, given)
 
 
 @click.command("reject", cls=SeedCommand)
-@_HASH
-@_REASON
-@_RUN
-@click.pass_obj
-def reject(options: Options, run_id: str, proposal_hash: str, reason: str | None) -> None:
-    """Reject exactly the proposal with this hash; a rejection is final."""
-    complete(options, _decide(options, "reject", run_id, proposal_hash, reason))
+@decision_options
+@click.pass_context
+def reject(context: click.Context, /, source: str | None, **given: Any) -> int:
+    """Reject exactly the proposal with this hash; a rejection is final.
+
+    With --from FILE a decision a line, each answered by a line; exit status 2 if one was refused. A line is a JSON
+    object with "run_id" and "proposal_hash", and may have "request" (or "request_id"), "reason" and "roles"; other keys
+    are passed over, so that lines of `approvals list --all --format jsonl` can be fed in.
+    """
+    return _decide_as_given(context, "reject", source, given)
 
 
 @click.command("resume", cls=TargetCommand)
 @_RUN
 @click.pass_obj
-def resume(options: Options, run_id: str) -> None:
-    """Perform the approved effect, or find that it was performed.
+def resume(options: Options, run_id: str) -> int:
+    """Perform the approved effect, or find that it was performed. A workflow goes on until it ends or pauses.
 
     Any process may do this, any number of times. An --output, if given, must be the approved one.
+
+    Exit status 0 if it is done, or if the workflow has completed or pauses; 2 if it was refused, or if the workflow
+    has ended otherwise: FAILED, REJECTED, EXPIRED or CANCELLED.
     """
-    complete(options, _resume(options, run_id))
+    return complete(options, _resume(options, run_id))
 
 
 @click.command("show-trace", cls=SeedCommand)
@@ -114,38 +133,77 @@ async def _start(options: Options, run_id: str, proposal: Proposal) -> None:
         await _show(opened, run_id)
 
 
-async def _decide(options: Options, decision: str, run_id: str, proposal_hash: str, reason: str | None) -> None:
-    async with _open_for(options, run_id) as opened:
-        command = opened.runner.approve if decision == "approve" else opened.runner.reject
-        await command(run_id, proposal_hash, reason=reason)
-        await _show(opened, run_id)
+def _decide_as_given(context: click.Context, decision: str, source: str | None, given: dict[str, Any]) -> int:
+    options = context.find_object(Options)
+    assert options is not None, "the root context holds the options"
+    if source is not None:
+        require_nothing_beside_from(context)
+        return complete(options, decide_each(options, decision, source))
+    complete(options, _decide(options, decision, required_decision(context, given)))
+    return 0
 
 
-async def _resume(options: Options, run_id: str) -> None:
-    async with _open_for(options, run_id) as opened:
-        outcome = await opened.runner.resume(run_id, output=options.output)
-        await _show(opened, run_id, result=outcome.result)
+async def _decide(options: Options, decision: str, asked: Asked) -> None:
+    run_id = asked.run_id
+    async with open_existing(options, run_id) as opened:
+        async with sends_there(opened.log, run_id):
+            await asked.carry_out(opened.runner, decision)
+        run, events = await read_run(opened.log, run_id)
+    if run.progress is None:
+        write_seed(card_of(run, list(events)))
+        return
+    request = decided_request(run, events, asked.proposal_hash)
+    own = [event for event in events if isinstance(event.data, OfRequest) and event.data.step == request.step]
+    write_seed({**card_of(request, own), **_place_of(run, request)})
+
+
+def _place_of(run: Run, request: Run) -> dict[str, Any]:
+    """Return what a request of a workflow run has beyond one that is a run of its own."""
+    terms = terms_of(request)
+    return {
+        "expires_at": terms["expires_at"],
+        "policy": terms["policy"],
+        "run_status": run.status.value,
+        "step": request.step,
+        "votes": terms["votes"],
+        "workflow": run.progress.definition.workflow,
+    }
+
+
+async def _resume(options: Options, run_id: str) -> int:
+    """Resume, show what came of it, and return the exit status."""
+    async with open_existing(options, run_id) as opened:
+        with printing_elsewhere():
+            outcome = await opened.runner.resume(run_id, output=options.output)
+        run = await _show(opened, run_id, result=outcome.result)
+    if run.progress is None or run.status not in _ENDED_BADLY:
+        return 0
+    if run.failure is not None:
+        report_failure(run.failure)
+    return 2
 
 
 async def _show_trace(options: Options, run_id: str) -> None:
-    async with _open_for(options, run_id, only_reads=True) as opened:
+    async with open_existing(options, run_id, only_reads=True) as opened:
         await _show(opened, run_id)
 
 
-@asynccontextmanager
-async def _open_for(options: Options, run_id: str, *, only_reads: bool = False) -> AsyncIterator[Opened]:
-    """Open the log of an existing run: in a log that does not exist there is no such run, and none is created."""
-    check_run_id(run_id)
-    opening = open_to_look if only_reads else open_log
-    try:
-        async with opening(options, reach=failpoint()) as opened:
-            yield opened
-    except StoreUnavailable as error:
-        if error.code != "store_not_found":
-            raise
-        raise Refused("unknown_run", f"there is no log at {options.db!r}", subject=run_id, run_id=run_id) from error
-
-
-async def _show(opened: Opened, run_id: str, **more: Any) -> None:
+async def _show(opened: Opened, run_id: str, **more: Any) -> Run:
+    """Show a run, of a workflow or not, and return it."""
     run, events = await read_run(opened.log, run_id)
-    write_seed({**card_of(run, list(events)), **more})
+    if run.progress is None:
+        write_seed({**card_of(run, list(events)), **more})
+    else:
+        write_workflow({**_workflow_card(run, events), **more})
+    return run
+
+
+def _workflow_card(run: Run, events: Sequence[RecordedEvent]) -> dict[str, Any]:
+    """Return a workflow run in the spirit of the frozen keys: its paused state, what it returned, and its trace."""
+    return {
+        **paused_state(run),
+        "failure": to_builtins(run.failure),
+        "returned": stored_value(run.progress.value),
+        "trace": trace_of(events),
+        "workflow": run.progress.definition.workflow,
+    }

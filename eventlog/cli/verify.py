@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 from msgspec import to_builtins
 
+from eventlog.audit.snapshots import check_snapshots
 from eventlog.audit.verify import Finding, Verdicts, damage
 from eventlog.audit.verify import verify as verify_log
 from eventlog.cli.commands import Command
@@ -25,6 +26,8 @@ __all__ = ["verify"]
 _MEANING: Final = {
     "integrity": "every event is what its hash says",
     "order": "positions, versions and times follow one another",
+    "artifacts": "every large value that an event names is there, and is what its name says",
+    "snapshots": "the states that runs may be resumed from are what their events add up to",
     "views": "the view of runs is what the log says",
 }
 
@@ -33,7 +36,7 @@ _MEANING: Final = {
 @click.option("--run", "run_id", metavar="RUN", help="Only this run.")
 @click.pass_obj
 def verify(options: Options, run_id: str | None) -> int:
-    """Check the log against its hashes, its order and its views.
+    """Check the log against its hashes, its order, its artifacts, its snapshots and its views.
 
     Appends nothing and changes no data; the side files of SQLite and of the lock may appear beside the log.
 
@@ -54,6 +57,8 @@ async def _verify(options: Options, run_id: str | None) -> Verdicts:
                     opened.log,
                     run=run_id,
                     files=opened.log.check_file if run_id is None else None,
+                    artifacts=opened.log.artifacts,
+                    snapshots=lambda: check_snapshots(opened.log, run_id),
                     views=lambda: _check_views(opened, run_id),
                     progress=bar,
                 )
@@ -72,11 +77,19 @@ async def _check_views(opened: Opened, run_id: str | None) -> Finding:
 def _cannot_even_open(error: LogCorrupt) -> Verdicts:
     found = Finding(verdict="damaged", problems=(damage(error),), count=1)
     unknown = Finding(verdict="unknown")
-    return Verdicts(integrity=found, order=unknown, views=unknown, events=0, head=0)
+    return Verdicts(
+        integrity=found, order=unknown, artifacts=unknown, snapshots=unknown, views=unknown, events=0, head=0
+    )
 
 
 def _findings(verdicts: Verdicts) -> dict[str, Finding]:
-    return {"integrity": verdicts.integrity, "order": verdicts.order, "views": verdicts.views}
+    return {
+        "integrity": verdicts.integrity,
+        "order": verdicts.order,
+        "artifacts": verdicts.artifacts,
+        "snapshots": verdicts.snapshots,
+        "views": verdicts.views,
+    }
 
 
 def _show(options: Options, verdicts: Verdicts) -> None:

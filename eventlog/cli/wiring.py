@@ -16,17 +16,18 @@ import eventlog
 from eventlog.cli.options import Options
 from eventlog.cli.text import visible
 from eventlog.decide import check_run_id, require_run
-from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable
+from eventlog.errors import EventLogError, InvalidInput, LogCorrupt, Refused, StoreUnavailable
 from eventlog.events import run_stream
 from eventlog.log import EventReader, RecordedEvent
-from eventlog.run import Run, fold_run
+from eventlog.progress import fold_stream, is_workflow
+from eventlog.run import Run
 from eventlog.runtime.actions.write_file import WriteFile
 from eventlog.runtime.failpoints import FAILPOINTS, Reach, crash_at, pass_by
 from eventlog.runtime.runner import Runner
 from eventlog.stores import SqliteLog
 from projections import RunsTable, SqliteView, runs_view
 
-__all__ = ["Opened", "check_not_beyond", "complete", "open_log", "open_to_look", "read_run"]
+__all__ = ["Opened", "check_not_beyond", "complete", "open_existing", "open_log", "open_to_look", "read_run"]
 
 T = TypeVar("T")
 
@@ -34,11 +35,12 @@ ACTION: Final = "write_draft"
 """The action that this command line can perform: it writes the content that was approved to the target."""
 
 
+_FAILPOINT: Final = "EVENTLOG_FAILPOINT"
 _NOT_WRITABLE: Final = frozenset({"store_cannot_open", "store_readonly"})
 
 
 class Opened(NamedTuple):
-    """An open log, its view of runs, and a runner on it."""
+    """An open log, its view of runs, and a runner on it: that of `--app`, or one that can write drafts."""
 
     log: SqliteLog
     view: SqliteView
@@ -55,17 +57,66 @@ def complete(options: Options, work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def open_log(
-    options: Options, *, may_create: bool = False, is_read_only: bool = False, reach: Reach = pass_by
+    options: Options,
+    *,
+    may_create: bool = False,
+    is_read_only: bool = False,
+    only_looks: bool = False,
+    reach: Reach = pass_by,
 ) -> AsyncIterator[Opened]:
-    """Open the log that `--db` names. Raises StoreUnavailable(`store_not_found`), or creates it where allowed."""
+    """Open the log that `--db` names. Raises StoreUnavailable(`store_not_found`), or creates it where allowed.
+
+    Raises Misuse(`app_unusable`) where `--app` gives no Runner; who `only_looks` needs none, and its code is not run.
+    Raises click.UsageError where EVENTLOG_FAILPOINT asks for a crash that the Runner of `--app` would pass by.
+    """
+    app = None if is_read_only or only_looks else options.app
+    if app is not None and os.environ.get(_FAILPOINT):
+        raise click.UsageError(f"{_FAILPOINT} works without --app (EVENTLOG_APP) only; nothing was done.")
     view = runs_view()
     log = eventlog.open(options.db, views=[view], may_create=may_create, is_read_only=is_read_only)
     assert isinstance(log, SqliteLog), "the command line has refused memory:"
     async with log:
         table = RunsTable(log, view)
-        yield Opened(
-            log, view, table, Runner(log, actions=[WriteFile(name=ACTION, shows_content=True)], view=table, reach=reach)
-        )
+        yield Opened(log, view, table, await _runner(app, log, table, reach))
+
+
+async def _runner(app: str | None, log: SqliteLog, table: RunsTable, reach: Reach) -> Runner:
+    if app is None:
+        return Runner(log, actions=[WriteFile(name=ACTION, shows_content=True)], view=table, reach=reach)
+    from eventlog.cli.application import load_runner
+
+    runner = await load_runner(app, log)
+    runner.shows(table)
+    return runner
+
+
+@asynccontextmanager
+async def open_existing(options: Options, run_id: str, *, only_reads: bool = False) -> AsyncIterator[Opened]:
+    """Open the log of an existing run: in a log that does not exist there is no such run, and none is created.
+
+    Where the run is refused something, `options` are told whether it is one of a workflow.
+    """
+    check_run_id(run_id)
+    opening = open_to_look if only_reads else open_log
+    try:
+        async with opening(options, reach=failpoint()) as opened:
+            try:
+                yield opened
+            except EventLogError:
+                options.is_about_workflow = await _is_workflow(opened.log, run_id)
+                raise
+    except StoreUnavailable as error:
+        if error.code != "store_not_found":
+            raise
+        raise Refused("unknown_run", f"there is no log at {options.db!r}", subject=run_id, run_id=run_id) from error
+
+
+async def _is_workflow(log: EventReader, run_id: str) -> bool:
+    """Say whether this is a run of a workflow, as far as the log can be read."""
+    try:
+        return is_workflow((await log.read_stream(run_stream(run_id))).events[:1])
+    except EventLogError:
+        return False
 
 
 @asynccontextmanager
@@ -76,7 +127,7 @@ async def open_to_look(options: Options, *, follows: bool = False, reach: Reach 
     """
     async with AsyncExitStack() as stack:
         try:
-            opened = await stack.enter_async_context(open_log(options, reach=reach))
+            opened = await stack.enter_async_context(open_log(options, only_looks=True, reach=reach))
         except StoreUnavailable as error:
             if error.code not in _NOT_WRITABLE:
                 raise
@@ -96,14 +147,14 @@ async def check_not_beyond(log: EventReader, position: int, argument: str) -> No
 
 def failpoint() -> Reach:
     """Return what EVENTLOG_FAILPOINT asks for. Raises click.UsageError for a name that is none."""
-    name = os.environ.get("EVENTLOG_FAILPOINT")
+    name = os.environ.get(_FAILPOINT)
     if not name:
         return pass_by
     try:
         return crash_at(name)
     except ValueError:
         known = ", ".join(FAILPOINTS)
-        raise click.UsageError(f"EVENTLOG_FAILPOINT={name!r} is not NAME[:COUNT][=kill] with one of {known}.") from None
+        raise click.UsageError(f"{_FAILPOINT}={name!r} is not NAME[:COUNT][=kill] with one of {known}.") from None
 
 
 async def read_run(
@@ -121,7 +172,7 @@ async def read_run(
         )
     events = stream.events[:at_version]
     try:
-        return fold_run(run_id, events), events
+        return fold_stream(run_id, events), events
     except InvalidInput as error:
         raise LogCorrupt("event_malformed", str(error), stream=run_stream(run_id)) from error
 
