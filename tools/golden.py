@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 import uuid
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,18 +35,39 @@ from eventlog.events import (
     ActionFailed,
     ActionRecovered,
     BarrierRecorded,
+    CheckpointSaved,
+    ChildFinished,
+    ChildStarted,
+    ClaimRenewed,
     CompensationExecuted,
     CompensationFailed,
+    Definition,
     Failure,
     OutcomeUnknown,
     Owner,
+    Parent,
+    PolicyTerms,
     ResultRejected,
+    RunCancelled,
+    RunClaimed,
+    RunCompleted,
     RunEvent,
+    RunFailed,
+    SignalReceived,
+    SignalRejected,
+    StepCompleted,
+    StepFailed,
+    StepStarted,
+    TimerFired,
+    TimerSet,
+    Waiting,
     run_stream,
 )
 from eventlog.log import Append, EventReader, Expect, NewEvent, RecordedEvent, RunLog
+from eventlog.progress import advance, fold_stream, request_of
 from eventlog.proposal import op_key, propose
-from eventlog.run import Run, evolve, fold_run
+from eventlog.run import Run, Status, evolve
+from eventlog.runtime.run_streams import of_step
 from eventlog.stores.sqlite.schema import FORMAT_VERSION
 from eventlog.testing.clock import FakeClock
 
@@ -192,6 +214,9 @@ async def make(path: Path) -> dict[str, Any]:
         await write_settled_runs(log, clock)
         await write_compensated_run(log, clock)
         await write_run_that_cannot_be_undone(log, clock)
+        await write_runs_on_terms(log, clock)
+        await write_workflow_run(log, clock)
+        await write_workflow_runs_that_stopped(log, clock)
         await log.append_reserved([Append("$log", [BarrierRecorded(reason="disk I/O error")], ANY)])
         return {"format": FORMAT_VERSION, "store_id": log.store_id.hex(), **await describe(log)}
 
@@ -347,6 +372,216 @@ async def write_run_that_cannot_be_undone(log: RunLog, clock: FakeClock) -> None
     )
 
 
+async def write_runs_on_terms(log: RunLog, clock: FakeClock) -> None:
+    """Write a run that two people had to approve and one took back, one that expired, and one that was cancelled."""
+    terms = decide.Terms(
+        policy=PolicyTerms(required=2, roles=("ops",), separation_of_duties=True),
+        expires_at_us=clock.now_us() + 3_600_000_000,
+    )
+    for run_id in ("run-on-terms", "run-expired", "run-cancelled"):
+        story = Story(log, run_id, clock)
+        proposal = propose("write_draft", {"content": "Grüße\n"}, f"out/{run_id}.txt")
+        await story.tell_outcome(decide.start(story.run, proposal, "/home/agent", terms), actor="agent:7")
+        voted = decide.record_decision(
+            story.run, "approve", proposal.hash, actor_source="asserted", actor="person:3", roles=("ops",)
+        )
+        await story.tell_outcome(voted, actor="person:3")
+        match run_id:
+            case "run-on-terms":
+                await story.tell_outcome(decide.revoke(story.run, actor_source="os", reason="zu früh"))
+                edited = propose("write_draft", {"content": "Gruß\n"}, f"out/{run_id}.txt")
+                await story.tell_outcome(decide.edit(story.run, edited, terms, actor_source="os", reason="kürzer"))
+            case "run-expired":
+                expired = decide.expire(story.run, clock.now_us() + 7_200_000_000)
+                assert expired is not None
+                await story.tell_outcome(expired)
+            case "run-cancelled":
+                await story.tell_outcome(decide.cancel(story.run, actor_source="asserted", reason="nicht mehr"))
+
+
+class Workflow(Story):
+    """A workflow run that is written as a story; a child begins in the append of its parent."""
+
+    async def tell(self, *events: RunEvent, actor: str = "os:1000", child: Workflow | None = None) -> None:
+        """Append events at exactly the version that the run is at, and fold them."""
+        self.clock.advance(1.25)
+        appends = [Append(run_stream(self.run.run_id), events, Expect.at(self.run.version))]
+        if child is not None:
+            appends.append(Append(run_stream(child.run.run_id), [child.beginning], Expect.no_stream()))
+        root = self.run.root_run_id or self.run.run_id
+        results = await self.log.append_reserved(appends, actor=actor, correlation_id=root)
+        at_us = results[0].recorded_at_us
+        self._fold(events, at_us, actor)
+        if child is not None:
+            child._fold([child.beginning], at_us, actor)
+
+    def _fold(self, events: Sequence[RunEvent], at_us: int, actor: str) -> None:
+        for each in events:
+            self.run = advance(self.run, each, version=self.run.version + 1, at_us=at_us, actor=actor)
+
+    beginning: CheckpointSaved
+
+    async def begin_run(self, parent: Parent | None = None, *, arguments: bytes = b'["INC-7",3]') -> None:
+        """Record the run, unless its parent does, and claim it."""
+        definition = Definition(
+            workflow="fix_incident", fingerprint="f" * 64, version="2", steps=("search", "send", "ask")
+        )
+        self.beginning = CheckpointSaved(
+            status=Status.RUNNING,
+            state_version=1,
+            definition=definition,
+            input=msgspec.Raw(arguments),
+            parent=parent,
+        )
+        if parent is None:
+            await self.tell(self.beginning)
+            await self.claim()
+
+    async def claim(self, owner: Owner = OWNERS[0]) -> None:
+        """Let a process take the run."""
+        deadline_us = self.clock.now_us() + 60_000_000
+        await self.tell(RunClaimed(epoch=self.run.version + 1, owner=owner, deadline_us=deadline_us))
+
+    async def pause(self, *waits: Waiting, committed: tuple[str, ...] = ()) -> None:
+        """Give the run free until something comes."""
+        wanted = {"approval": Status.WAITING_FOR_USER, "outcome": Status.OUTCOME_UNKNOWN}
+        paused = CheckpointSaved(
+            status=wanted.get(waits[0].type, Status.WAITING),
+            state_version=self.run.state_version + 1,
+            waiting=waits[0],
+            also_waiting=waits[1:],
+            committed=committed,
+        )
+        await self.tell(paused)
+
+    async def say(self, step: str, make: Callable[[Run], Any], actor: str = "person:3") -> None:
+        """Append what was decided on one request."""
+        request = request_of(self.run, step) or replace(self.run, step=step, progress=None)
+        outcome = make(request)
+        events = outcome.events if isinstance(outcome, decide.Accepted) else (outcome,)
+        await self.tell(*of_step(request, events), actor=actor)
+
+
+async def write_workflow_run(log: RunLog, clock: FakeClock) -> None:
+    """Write a workflow run with everything that one can go through, and the child that it waited for."""
+    story = Workflow(log, "flow-completed", clock)
+    await story.begin_run()
+    problem = Failure(code="step_failed", message="no answer", type="TimeoutError", traceback="Traceback …")
+    again_at_us = clock.now_us() + 2_000_000
+    await story.tell(StepStarted(name="search", key="search", attempt=1))
+    failed = StepFailed(
+        name="search", key="search", attempt=1, error=problem, is_final=False, retry_at_us=again_at_us, input="i" * 64
+    )
+    await story.tell(failed)
+    await story.tell(StepStarted(name="search", key="search", attempt=2))
+    found = msgspec.Raw('{"Zeilen":["é",null,0.5]}'.encode())
+    await story.tell(StepCompleted(name="search", key="search", output=found, attempt=2, input="i" * 64))
+    await story.tell(TimerSet(key="sleep", due_us=clock.now_us() + 5_000_000))
+    await story.pause(Waiting(type="timer", node_id="sleep", due_us=clock.now_us() + 5_000_000))
+    await story.claim(OWNERS[1])
+    await story.tell(TimerFired(key="sleep"))
+    await _write_group(story)
+    await story.tell(SignalReceived(name="go", payload=msgspec.Raw(b"[1,2]")), actor="person:4")
+    await story.tell(StepCompleted(name="go", key="go:signal", kind="signal"))
+    await _write_child(story)
+    await story.tell(RunCompleted(result=msgspec.Raw(b'{"applied":true}')))
+
+
+async def _write_group(story: Workflow) -> None:
+    """Write a sibling that is done at once, one by reference, and an effect that two people approve."""
+    output = msgspec.Raw(b'"p-9"')
+    await story.tell(StepCompleted(name="prepare", key="prepare", output=output, group="gather"))
+    await story.tell(StepCompleted(name="prepare", key="prepare#2", artifact="a" * 64, group="gather"))
+    proposal = propose("send", {"patch": "p-9"}, "repo:main")
+    terms = decide.Terms(policy=PolicyTerms(required=2), expires_at_us=story.clock.now_us() + 3_600_000_000)
+    request_id = f"approval:{story.run.run_id}:send"
+    asked = decide.Accepted(decide.ask(request_id, proposal, "/home/agent", terms, group="gather"))
+    await story.say("send", lambda _: asked, actor="agent:7")
+    await story.pause(Waiting(type="approval", node_id="send", approval_id=request_id))
+    edited = propose("send", {"patch": "p-10"}, "repo:main")
+    await story.say("send", lambda run: decide.edit(run, edited, terms, actor_source="asserted", reason="neuer"))
+    for person in ("person:3", "person:4"):
+        await story.say(
+            "send",
+            lambda run, person=person: decide.record_decision(  # type: ignore[misc]
+                run, "approve", edited.hash, actor_source="asserted", actor=person
+            ),
+            person,
+        )
+    await story.claim()
+    key = op_key(story.log.store_id, story.run.run_id, "send", edited.hash)
+    deadline_us = story.clock.now_us() + 60_000_000
+
+    def begun(run: Run) -> decide.Accepted:
+        events = decide.begin_effect(
+            run, op_key=key, owner=OWNERS[0], deadline_us=deadline_us, key_until_us=None, claims=None
+        )
+        return decide.Accepted(tuple(events))
+
+    await story.say("send", begun)
+    await story.tell(ClaimRenewed(epoch=story.run.epoch, deadline_us=story.clock.now_us() + 60_000_000))
+    await story.say("send", lambda _: ActionExecuted(action="send", op_key=key, result={"applied": "p-10"}))
+    committed = CheckpointSaved(
+        status=Status.RUNNING,
+        state_version=story.run.state_version + 1,
+        committed=("prepare", "prepare#2", "send"),
+    )
+    await story.tell(committed)
+
+
+async def _write_child(story: Workflow) -> None:
+    """Write a child that failed, and a run that was handed over to."""
+    child = Workflow(story.log, "flow-completed/ask", story.clock)
+    parent = Parent(run_id=story.run.run_id, step="ask", root_run_id=story.run.run_id)
+    await child.begin_run(parent, arguments=b"[]")
+    started = ChildStarted(key="ask", child_run_id=child.run.run_id, workflow="fix_incident", input="i" * 64)
+    await story.tell(started, child=child)
+    await story.pause(Waiting(type="child", node_id="ask", child_run_id=child.run.run_id))
+    await child.claim()
+    error = Failure(code="workflow_failed", message="niemand da", type="LookupError")
+    await child.tell(RunFailed(error=error))
+    await story.tell(ChildFinished(key="ask", child_run_id=child.run.run_id, status=Status.FAILED, error=error))
+    await story.claim()
+    next_run = Workflow(story.log, "flow-next", story.clock)
+    handed = Parent(run_id=story.run.run_id, step="ask#2", root_run_id=story.run.run_id, relation="handoff")
+    await next_run.begin_run(handed, arguments=b"[]")
+    to_next = ChildStarted(key="ask#2", child_run_id="flow-next", workflow="fix_incident", relation="handoff")
+    await story.tell(to_next, child=next_run)
+    await story.tell(CheckpointSaved(status=Status.RUNNING, state_version=story.run.state_version, committed=("ask",)))
+
+
+async def write_workflow_runs_that_stopped(log: RunLog, clock: FakeClock) -> None:
+    """Write workflow runs that wait for all kinds of things, were given free, rejected or cancelled."""
+    story = Workflow(log, "flow-waiting", clock)
+    await story.begin_run()
+    waits = (
+        Waiting(type="signal", node_id="go:signal", signal="go", due_us=clock.now_us() + 9_000_000),
+        Waiting(type="retry", node_id="search", due_us=clock.now_us() + 2_000_000),
+    )
+    await story.pause(*waits)
+    await story.tell(SignalReceived(name="go", payload=msgspec.Raw(b'"soon"')), actor="person:4")
+    await story.claim()
+    await story.tell(SignalRejected(name="go", key="go:signal", reason="Expected `int`, got `str`"))
+    await story.pause(*waits)
+    story = Workflow(log, "flow-free", clock)
+    await story.begin_run()
+    await story.tell(CheckpointSaved(status=Status.RUNNING, state_version=1, is_released=True, snapshot_hash="a" * 64))
+    story = Workflow(log, "flow-rejected", clock)
+    await story.begin_run()
+    proposal = propose("send", {}, "repo:main")
+    unruled = decide.Terms(rule_failed="the rule small raised KeyError")
+    asked = decide.Accepted(decide.ask("approval:flow-rejected:send", proposal, terms=unruled))
+    await story.say("send", lambda _: asked)
+    await story.pause(Waiting(type="approval", node_id="send", approval_id="approval:flow-rejected:send"))
+    await story.say("send", lambda run: decide.record_decision(run, "reject", proposal.hash, actor_source="os"))
+    await story.claim()
+    refused = Failure(code="approval_rejected", message="nein")
+    await story.tell(RunFailed(error=refused, status=Status.REJECTED))
+    story = Workflow(log, "flow-cancelled", clock)
+    await story.begin_run()
+    await story.tell(RunCancelled(actor_source="os", reason="zu spät"))
+
+
 # ── reading it ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -358,8 +593,8 @@ async def describe(log: EventReader) -> dict[str, Any]:
     runs = {}
     for stream in dict.fromkeys(each.stream for each in events if each.stream.startswith("run:")):
         run_id = stream.removeprefix("run:")
-        run = fold_run(run_id, (await log.read_stream(stream)).events)
-        runs[run_id] = msgspec.to_builtins(run)
+        run = fold_stream(run_id, (await log.read_stream(stream)).events)
+        runs[run_id] = json.loads(msgspec.json.encode(run))
     return {
         "head": [head.position, head.leaf.hex()],
         "events": [_event(each) for each in events],

@@ -53,18 +53,16 @@ class UncheckedLog:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    async def append_reserved(
-        self, appends: Sequence[Append], *, checks: Sequence[tuple[str, Expect]] = (), actor: str | None = None
-    ) -> list[AppendResult]:
+    async def append_reserved(self, appends: Sequence[Append], **options: Any) -> list[AppendResult]:
         """Append wherever the stream is."""
         anywhere = [Append(append.stream, append.events, Expect.any()) for append in appends]
-        return await self._log.append_reserved(anywhere, checks=checks, actor=actor)
+        return await self._log.append_reserved(anywhere, **options)
 
     async def append_with(
-        self, stream: str, type: str, make: Callable[[Any], Any], *, expect: Expect, actor: str | None = None
+        self, stream: str, type: str, make: Callable[[Any], Any], *, expect: Expect, **options: Any
     ) -> AppendResult:
         """Append wherever the stream is."""
-        return await self._log.append_with(stream, type, make, expect=Expect.any(), actor=actor)
+        return await self._log.append_with(stream, type, make, expect=Expect.any(), **options)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

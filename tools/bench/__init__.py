@@ -1,6 +1,7 @@
 """The engine beside its limits and its peers, measured in interleaved rounds.
 
 payloads    the events that everybody stores
+steps       the work that everybody's workflows do, and what a library must do to have them measured
 store       what a store must do to be measured
 peers/      the engine, raw SQLite and the libraries that a user might pick instead, one file each
 cases/      what is measured, one file each

@@ -16,8 +16,12 @@ from tools.bench.cases.history import AT_NONE, HISTORY, WITH_HISTORY
 from tools.bench.cases.processes import LARGEST_SHARE, LOCK_ERRORS, PROCESSES, WORST_WAIT
 from tools.bench.cases.reads import LOAD, VERIFY
 from tools.bench.cases.rebuild import FEED_OF_EVENTSOURCING, REBUILD
+from tools.bench.cases.recovery import RECOVERY
+from tools.bench.cases.resume import AGET_TUPLE, RESUME
 from tools.bench.cases.size import SIZE
-from tools.bench.peers import BARE, OURS
+from tools.bench.cases.storage import STORAGE, twice
+from tools.bench.cases.workflows import WORKFLOWS
+from tools.bench.peers import BARE, DBOS_WAL, LANGGRAPH, OURS
 from tools.bench.ratios import Summary, paired_ratio, summary
 from tools.bench.rounds import Series
 
@@ -29,6 +33,7 @@ Direction = Literal["at least", "at most", "below"]
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """A goal. `number` is that of the notes; `over` is the side that is divided by, if it is a ratio.
 
+    The number `w` is of goals for workflows that the notes do not have.
     `is_worst` goals are about every single round, not about the middle one.
     """
 
@@ -90,6 +95,24 @@ GOALS: Final[tuple[Goal, ...]] = (
     _ratio("7", "load and verify 1000 events ÷ eventsourcing repository.get", LOAD.name, "eventsourcing", 8),
     _ratio("7", "load and verify 1000 events ÷ py-event-sourcing", LOAD.name, "py-event-sourcing", 5),
     _ratio("7", "load and verify 1000 events ÷ openai-agents", LOAD.name, "openai-agents", 2),
+    Goal(
+        number="8",
+        text="resume of 1000 events ÷ langgraph aget_tuple",
+        case=RESUME.name,
+        side=OURS,
+        over=AGET_TUPLE,
+        direction="at most",
+        bound=0.6,
+    ),
+    Goal(
+        number="9",
+        text="recovery of 1000 steps ÷ DBOS (WAL)",
+        case=RECOVERY.name,
+        side=OURS,
+        over=DBOS_WAL,
+        direction="at most",
+        bound=0.02,
+    ),
     Goal(number="10", text="full verify, events in a second of one core", case=VERIFY.name, side=OURS, bound=150_000),
     Goal(number="11", text="rebuild of the runs view, events/s", case=REBUILD.name, side=OURS, bound=400_000),
     _ratio("11", "rebuild ÷ reading eventsourcing's feed", REBUILD.name, FEED_OF_EVENTSOURCING, 2.2),
@@ -127,6 +150,30 @@ GOALS: Final[tuple[Goal, ...]] = (
         direction="at most",
         bound=0.5,
         is_worst=True,
+    ),
+    Goal(
+        number="14",
+        text="storage: twice the steps ÷ once",
+        case=STORAGE.name,
+        side=twice(OURS),
+        direction="at most",
+        bound=2.1,
+    ),
+    Goal(
+        number="w",
+        text="workflows, steps/s ÷ DBOS (WAL)",
+        case=WORKFLOWS.name,
+        side=f"{OURS}: steps/s",
+        over=f"{DBOS_WAL}: steps/s",
+        bound=5,
+    ),
+    Goal(
+        number="w",
+        text="workflows, steps/s ÷ langgraph",
+        case=WORKFLOWS.name,
+        side=f"{OURS}: steps/s",
+        over=f"{LANGGRAPH}: steps/s",
+        bound=5,
     ),
 )
 

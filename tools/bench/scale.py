@@ -10,7 +10,10 @@ __all__ = ["FULL", "LONG", "QUICK", "TINY", "Scale"]
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of events unless they say something else; `…_each` is for each task and each round."""
+    """Counts of events unless they say something else; `…_each` is for each task and each round.
+
+    `workflows` is how many of them, of `steps` each, run at once.
+    """
 
     name: str
     rounds: int
@@ -29,6 +32,13 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     contest_s: float
     contest_rounds: int
     synced_commits: int
+    workflows: int
+    steps: int
+    workflow_rounds: int
+    worker_rounds: int
+    recovery_steps: int
+    recovery_rounds: int
+    storage_steps: int
 
 
 FULL: Final = Scale(
@@ -49,6 +59,13 @@ FULL: Final = Scale(
     contest_s=12,
     contest_rounds=3,
     synced_commits=50,
+    workflows=1000,
+    steps=10,
+    workflow_rounds=5,
+    worker_rounds=3,
+    recovery_steps=1000,
+    recovery_rounds=5,
+    storage_steps=100,
 )
 
 LONG: Final = msgspec.structs.replace(FULL, name="long", history=10_000_000, runs=1_428_572)
@@ -71,6 +88,13 @@ QUICK: Final = Scale(
     contest_s=3,
     contest_rounds=1,
     synced_commits=20,
+    workflows=1000,
+    steps=10,
+    workflow_rounds=3,
+    worker_rounds=1,
+    recovery_steps=1000,
+    recovery_rounds=3,
+    storage_steps=100,
 )
 
 TINY: Final = Scale(
@@ -80,7 +104,7 @@ TINY: Final = Scale(
     hundred_each=1,
     thousand_each=1,
     batches=1,
-    stream=50,
+    stream=100,
     loads=1,
     feed=1000,
     runs=10,
@@ -91,4 +115,11 @@ TINY: Final = Scale(
     contest_s=0.3,
     contest_rounds=1,
     synced_commits=5,
+    workflows=3,
+    steps=2,
+    workflow_rounds=1,
+    worker_rounds=1,
+    recovery_steps=5,
+    recovery_rounds=1,
+    storage_steps=5,
 )

@@ -11,8 +11,12 @@ from tools.bench.cases.limits import LIMITS
 from tools.bench.cases.processes import PROCESSES
 from tools.bench.cases.reads import FEED, LOAD, VERIFY
 from tools.bench.cases.rebuild import REBUILD
+from tools.bench.cases.recovery import RECOVERY
 from tools.bench.cases.resume import RESUME
 from tools.bench.cases.size import SIZE
+from tools.bench.cases.storage import STORAGE
+from tools.bench.cases.workers import WORKERS
+from tools.bench.cases.workflows import WORKFLOWS
 
 __all__ = ["CASES", "Case", "Place"]
 
@@ -30,4 +34,8 @@ CASES: Final[tuple[Case, ...]] = (
     PROCESSES,
     HISTORY,
     SIZE,
+    WORKFLOWS,
+    WORKERS,
+    RECOVERY,
+    STORAGE,
 )

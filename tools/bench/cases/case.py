@@ -16,7 +16,7 @@ from tools.bench.store import Settings
 
 __all__ = ["Case", "Place", "Unit", "rate"]
 
-Unit = Literal["events/s", "/s", "ms", "bytes/event", ""]
+Unit = Literal["events/s", "/s", "ms", "bytes/event", "s", ""]
 
 
 class Place:
@@ -43,6 +43,12 @@ class Place:
         store = await opened.enter_async_context(peer.open()(self.folder_for(peer.name)))
         self.settings[peer.name] = await store.settings()
         return store
+
+    async def enter_workflows(self, opened: AsyncExitStack, peer: Peer) -> Any:
+        """Open a peer for workflows in a folder of its own; its settings are kept likewise."""
+        runs = await opened.enter_async_context(peer.open_workflows()(self.folder_for(peer.name)))
+        self.settings[peer.name] = await runs.settings()
+        return runs
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from tools.bench.payloads import COUNT, MEAN_BYTES
 from tools.bench.peers import Peer
 from tools.bench.rounds import Side
 
-__all__ = ["SIZE"]
+__all__ = ["SIZE", "size_of"]
 
 _TASKS: Final = 5
 
@@ -32,14 +32,15 @@ async def _measure(place: Place, peer: Peer) -> Mapping[str, float]:
     async with peer.open()(full) as store:
         place.settings[peer.name] = await store.settings()
         await store.append(tasks=_TASKS, each=each)
-    return {peer.name: (_size(full) - _size(empty)) / (_TASKS * each) - MEAN_BYTES}
+    return {peer.name: (size_of(full) - size_of(empty)) / (_TASKS * each) - MEAN_BYTES}
 
 
-def _size(folder: Path) -> int:
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files of a store that is closed, snapshots and large values with them."""
     for path in folder.glob("*.db"):
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # not every library empties its write-ahead log
-    return sum(path.stat().st_size for path in folder.iterdir())
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 SIZE: Final = Case(

@@ -54,6 +54,20 @@ class _Worker:
                 await recorded(payload)
 
         self._workflow = DBOS.workflow()(workflow)
+        self._work: Any = None
+
+        async def answer(number: int, at: int) -> str:
+            text: str = await self._work.answer(number, at)
+            return text
+
+        answered = DBOS.step()(answer)
+
+        async def invoices(number: int, steps: int) -> int:
+            for at in range(steps):
+                await answered(number, at)
+            return steps
+
+        self._invoices = DBOS.workflow()(invoices)
 
     def settings(self) -> dict[str, str]:
         from tools.bench.pragmas import QUERIES, named
@@ -70,16 +84,35 @@ class _Worker:
         await asyncio.gather(*(self._workflow(payloads) for payloads in prepared))
         return time.perf_counter() - began
 
+    async def run_workflows(self, workflows: int, steps: int) -> dict[str, Any]:
+        from tools.bench.steps import Steps, run_at_once
+
+        self._work = Steps()
+
+        async def run(number: int) -> None:
+            if await self._invoices(number, steps) != steps:
+                raise ValueError(f"workflow {number} did not come to its end")
+
+        finished = await run_at_once(workflows, run)
+        self._work.require_once(workflows=workflows, steps=steps)
+        return {"seconds": finished.seconds, "each_s": finished.each_s}
+
 
 async def _answer(worker: _Worker, answers: Any) -> None:
     while line := await asyncio.to_thread(sys.stdin.readline):
         question = json.loads(line)
-        answer = (
-            worker.settings()
-            if question["do"] == "settings"
-            else await worker.append(question["tasks"], question["each"])
-        )
-        answers.write(json.dumps(answer) + "\n")
+        answers.write(json.dumps(await _answer_to(worker, question)) + "\n")
+
+
+async def _answer_to(worker: _Worker, question: dict[str, Any]) -> Any:
+    match question["do"]:
+        case "settings":
+            return worker.settings()
+        case "append":
+            return await worker.append(question["tasks"], question["each"])
+        case asked:
+            assert asked == "workflows"
+            return await worker.run_workflows(question["workflows"], question["steps"])
 
 
 def _config(path: str) -> dict[str, Any]:

@@ -18,6 +18,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from tools.bench.steps import Finished
 from tools.bench.store import Settings
 
 __all__ = ["DbosSteps", "open_as_it_comes", "open_in_wal"]
@@ -42,6 +45,11 @@ class DbosSteps:
         """Run `tasks` workflows at once, of `each` steps."""
         seconds: float = await self._ask({"do": "append", "tasks": tasks, "each": each})
         return seconds
+
+    async def run_workflows(self, *, workflows: int, steps: int) -> Finished:
+        """Run that many workflows at once, of so many steps each."""
+        answer = await self._ask({"do": "workflows", "workflows": workflows, "steps": steps})
+        return msgspec.convert(answer, Finished)
 
     async def _ask(self, question: dict[str, Any]) -> Any:
         reader, writer = self._child.stdout, self._child.stdin
