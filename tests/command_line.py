@@ -21,6 +21,7 @@ __all__ = ["ROOT", "CommandLine", "Ended", "HereCommandLine", "NobodyCommandLine
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_S: Final = 60
+_KNOWN: Final = {"EVENTLOG_APP", "EVENTLOG_DB", "EVENTLOG_FAILPOINT", "EVENTLOG_OUTPUT", "NO_COLOR"}
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class HereCommandLine(CommandLine):
         out, err = io.BytesIO(), io.BytesIO()
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
-            for name in {"EVENTLOG_DB", "EVENTLOG_OUTPUT", "EVENTLOG_FAILPOINT", "NO_COLOR"} & os.environ.keys():
+            for name in _KNOWN & os.environ.keys():
                 patch.delenv(name)
             for name, value in (env or {}).items():
                 patch.setenv(name, value)

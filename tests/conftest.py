@@ -35,6 +35,7 @@ STARTS_PROCESSES = frozenset(
         "test_sqlite_lifecycle",
         "test_sqlite_processes",
         "test_testing",
+        "test_testkit",
         "test_umadb",
         "test_verify",
         "test_write_file",

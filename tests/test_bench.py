@@ -17,21 +17,29 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import eventlog
+from eventlog import Expect, NewEvent, RunContext, Runner
 from tests.needs import need_command
 from tools.bench import report as reports
 from tools.bench.cases import CASES, Place
 from tools.bench.cases.case import Case
 from tools.bench.cases.processes import LARGEST_SHARE, LOCK_ERRORS, WORST_WAIT, figures
+from tools.bench.cases.recovery import recover, until_killed
+from tools.bench.cases.storage import measure_storage, twice
+from tools.bench.cases.workers import together
 from tools.bench.durability import BEGIN, CONTROL, END, count_syncs, syncs_in
 from tools.bench.goals import GOALS, Goal, rate, rate_all
 from tools.bench.machine import Machine
 from tools.bench.payloads import BODIES, DICTS, MEAN_BYTES, STEPS, StepRecorded, taken
 from tools.bench.peers import BARE, OURS, PEERS, RAW, find
+from tools.bench.peers.our_workflows import OurWorkflows, open_workflows, require_completed
 from tools.bench.program import main, measure
 from tools.bench.ratios import paired_ratio, spread
 from tools.bench.report import Report
 from tools.bench.rounds import Side, run_rounds
 from tools.bench.scale import TINY
+from tools.bench.steps import ANSWER_BYTES, Finished, Steps, require_once
+from tools.bench.steps import figures as workflow_figures
 
 ROOT = Path(__file__).parent.parent
 
@@ -86,7 +94,7 @@ def test_a_goal_whose_peer_was_not_measured_is_left_out() -> None:
 def test_every_goal_names_a_case_and_has_a_number_of_the_notes() -> None:
     names = {case.name for case in CASES}
     assert {goal.case for goal in GOALS} <= names
-    assert {goal.number for goal in GOALS} == {"1", "2", "3", "4", "5", "6", "7", "10", "11", "12", "13"}
+    assert {goal.number for goal in GOALS} == {*map(str, range(1, 15)), "w"}
 
 
 def test_what_contenders_report_adds_up() -> None:
@@ -96,6 +104,79 @@ def test_what_contenders_report_adds_up() -> None:
     ]
     found = figures(reports, 4)
     assert (found[LOCK_ERRORS], found[WORST_WAIT], found[LARGEST_SHARE]) == (2, 0.5, 0.75)
+
+
+# ── workflows: all complete, none twice ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_time_of_the_middle_workflow_and_of_the_slowest_hundredth() -> None:
+    finished = Finished(seconds=2.0, each_s=[number / 100 for number in range(200, 0, -1)])
+    found = workflow_figures("ours", finished, 10)
+    assert (found["ours: steps/s"], found["ours: workflows/s"]) == (1000, 100)
+    assert (found["ours: p50, s"], found["ours: p99, s"]) == (1.01, 1.99)
+
+
+async def test_a_step_that_was_done_twice_or_never_is_found_out() -> None:
+    work = Steps()
+    for step in range(2):
+        assert len(await work.answer(0, step)) == ANSWER_BYTES
+    work.require_once(workflows=1, steps=2)
+    with pytest.raises(ValueError, match="1 never"):
+        work.require_once(workflows=1, steps=3)
+    await work.answer(0, 0)
+    with pytest.raises(ValueError, match="1 were done more than once"):
+        work.require_once(workflows=1, steps=2)
+
+
+def test_a_step_that_two_workers_did_is_counted_twice() -> None:
+    counts = together([{"0/0": 1, "0/1": 1}, {"1/0": 1, "1/1": 1}])
+    require_once(counts, workflows=2, steps=2)
+    with pytest.raises(ValueError, match="1 were done more than once"):
+        require_once(together([counts, {"1/0": 1}]), workflows=2, steps=2)
+
+
+async def test_a_run_that_does_not_complete_fails_the_measurement(tmp_path: Path) -> None:
+    @eventlog.workflow(name="invoices", version="1")
+    async def fails(run: RunContext, number: int, steps: int) -> int:
+        raise RuntimeError(f"after {number} of {steps}")
+
+    async with open_workflows(tmp_path) as ours:
+        outcome = await Runner(ours.log, workflows=[fails]).start(fails, "run", 0, 2)
+    with pytest.raises(ValueError, match="run run is FAILED"):
+        require_completed(outcome, 2)
+
+
+async def test_a_process_that_is_killed_is_recovered_without_doing_a_step_again(tmp_path: Path) -> None:
+    module, path = "tools.bench.peers.our_recovery", tmp_path / "log.db"
+    begun = await until_killed(module, "start", path, 3)
+    assert begun["done"] == 3
+    for _ in range(2):  # the one that recovers is killed at the same place, and leaves the same work
+        assert set(await recover(OURS, module, path, 3)) == {OURS, f"{OURS}, from the start of its process"}
+
+
+async def test_a_recovery_that_does_steps_which_should_be_done_is_found_out(tmp_path: Path) -> None:
+    module, path = "tools.bench.peers.our_recovery", tmp_path / "log.db"
+    await until_killed(module, "start", path, 3)
+    with pytest.raises(ValueError, match="did 2 steps again"):
+        await recover(OURS, module, path, 5)
+
+
+async def test_a_recovery_that_finds_nothing_is_no_measurement(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="ended with status 1"):
+        await until_killed("tools.bench.peers.our_recovery", "recover", tmp_path / "log.db", 3)
+
+
+async def test_storage_that_grows_with_the_square_of_the_steps_is_found_out(tmp_path: Path) -> None:
+    async def keep_all(ours: OurWorkflows, steps: int) -> None:
+        kept: list[str] = []
+        for number in range(steps):
+            kept.append("x" * 1000)
+            await ours.log.append("long", [NewEvent("all_kept", kept)], expect=Expect.at(number))
+
+    peer = find([OURS])[0]
+    scale = msgspec.structs.replace(TINY, storage_steps=30)
+    found = await measure_storage(Place(tmp_path, [peer], scale), peer, keep_all)
+    assert found[twice(OURS)] > 3
 
 
 # ── what is measured ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,6 +297,7 @@ def test_it_starts_both_ways_and_refuses_a_case_that_there_is_not(start: list[st
 
 def test_the_peers_are_pinned_in_the_extra() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"langgraph==' in text, "whose graphs are measured with the saver"
     for peer in PEERS:
         assert peer.package is None or f'"{peer.package}==' in text
 

@@ -335,7 +335,7 @@ async def test_without_the_note_nothing_in_the_log_says_that_the_effect_happened
     async def note_nothing(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(run_streams.RunStreams, "_note_rejected", note_nothing)
+    monkeypatch.setattr(run_streams.RunStreams, "note_rejected", note_nothing)
     action = Sending(Receiver())
     _, end = await fenced(log, clock, action)
     assert end == "claim_lost"

@@ -314,6 +314,8 @@ class TestRuns:
             "WAITING_FOR_USER",
             "write_draft",
             "one.txt",
+            "-",
+            "approval of write_draft",
         ]
         assert "version" not in document["runs"][0]  # of the row, which is not always the run's
         lines = runs("runs", "list", "--format", "jsonl", status=0).text.splitlines()
@@ -777,7 +779,7 @@ class TestHiddenCharacters:
 class TestDatabase:
     def test_info_says_what_there_is(self, runs: HereCommandLine) -> None:
         info = runs("db", "info", "--json", status=0).json
-        assert (info["head"], info["format_version"], info["views_behind"]) == (4, 1, {"runs/2": 0})
+        assert (info["head"], info["format_version"], info["views_behind"]) == (4, 1, {"runs/3": 0})
         assert info["events_by_type"] == {"checkpoint_saved": 2, "proposal_recorded": 2}
         assert info["database_bytes"] == (runs.folder / "a.db").stat().st_size
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 import eventlog
 from eventlog import decide
 from eventlog.decide import Refusal
+from eventlog.decide import effects as decide_effects
 from eventlog.errors import ActionConflict, ActionFailed, ClaimLost, InvalidInput, OutcomeUnknown, Refused
 from eventlog.events import ActionConflict as ConflictEvent
 from eventlog.events import CompensationFailed, Failure
@@ -31,6 +32,7 @@ from eventlog.runtime import attempts, run_streams
 from eventlog.runtime.effect_events import Undoing
 from eventlog.runtime.effects import Absent, Call, Conflicted, Executed, Inconclusive, Promise, Recovered, Report
 from eventlog.runtime.failpoints import EFFECT_AFTER, INTENT_AFTER_COMMIT, INTENT_BEFORE_COMMIT
+from eventlog.runtime.single_actions import SingleActions
 from eventlog.stores import SqliteLog
 from eventlog.testing.clock import FakeClock
 from projections import RunsTable, runs_view
@@ -174,7 +176,7 @@ async def test_taken_for_the_whole_truth_a_late_attempt_makes_a_second_effect(
     monkeypatch.setattr(attempts._Attempt, "_is_blind", lambda attempt, has_looked: False)
     action = Scripted(Forgetting(clock))
     drive = await ready(make_runner, action, is_undoing)
-    assert (await late_then_forgotten(clock, drive))[0] == "action_failed"
+    assert (await late_then_forgotten(clock, drive))[0] == "lease_used_up"
     assert len(action.receiver.effects) == 2
 
 
@@ -198,7 +200,7 @@ async def test_believed_though_it_has_not_looked_a_late_attempt_denies_an_effect
     monkeypatch.setattr(attempts._Attempt, "_is_blind", lambda attempt, has_looked: False)
     action = Looking(Receiver())
     drive = await ready(make_runner, action, is_undoing=False)
-    assert (await late_then_forgotten(clock, drive))[0] == "action_failed"
+    assert (await late_then_forgotten(clock, drive))[0] == "lease_used_up"
     assert "action_failed" in await types_of(log)
     assert len(action.receiver.effects) == 1
 
@@ -700,7 +702,7 @@ async def test_a_verdict_that_is_believed_against_the_report_makes_a_second_effe
     log: RunLog, clock: FakeClock, make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control."""
-    monkeypatch.setattr(decide, "_is_known_to_have_happened", lambda run, key: False)
+    monkeypatch.setattr(decide_effects, "_is_known_to_have_happened", lambda run, key: False)
     action = await reported_late(log, clock)
     await make_runner(action).reconcile("run-1", "not_executed", evidence="I think not")
     assert (await make_runner(action).resume("run-1")).result == "executed"
@@ -777,14 +779,14 @@ async def test_calls_that_share_their_arguments_are_seen_to_execute_others_than_
     make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch, is_undoing: bool
 ) -> None:
     """The negative control."""
-    make_call = eventlog.Runner._call
+    make_call = SingleActions._call
     shared: dict[str, Any] = {}
 
-    def call_with_shared_args(runner: eventlog.Runner, run: Run, effect: Any, attempt: int) -> Call:
-        call = make_call(runner, run, effect, attempt)
+    def call_with_shared_args(actions: SingleActions, run: Run, effect: Any, attempt: int) -> Call:
+        call = make_call(actions, run, effect, attempt)
         return dataclasses.replace(call, args=shared.setdefault(effect.action, call.args))
 
-    monkeypatch.setattr(eventlog.Runner, "_call", call_with_shared_args)
+    monkeypatch.setattr(SingleActions, "_call", call_with_shared_args)
     (_, checked), *_, (_, executed) = await meddled(make_runner, is_undoing)
     assert executed != checked
 

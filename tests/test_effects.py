@@ -710,7 +710,7 @@ async def test_a_clock_that_jumps_back_under_an_attempt_does_not_stop_it(
 
 
 @pytest.mark.parametrize("point", [INTENT_BEFORE_COMMIT, INTENT_AFTER_COMMIT])
-@pytest.mark.parametrize(("seconds", "end"), [(LEASE_S / 2, "executed"), (LEASE_S / 2 + 0.001, "action_failed")])
+@pytest.mark.parametrize(("seconds", "end"), [(LEASE_S / 2, "executed"), (LEASE_S / 2 + 0.001, "lease_used_up")])
 async def test_nothing_is_begun_in_the_second_half_of_a_lease(
     clock: FakeClock, make_runner: MakeRunner, point: str, seconds: float, end: str
 ) -> None:

@@ -15,6 +15,8 @@ import pytest
 from eventlog import errors
 from eventlog.errors import (
     CODES,
+    ApprovalExpired,
+    ApprovalRejected,
     ClaimLost,
     CommitOutcomeUnknown,
     Conflict,
@@ -26,8 +28,10 @@ from eventlog.errors import (
     OutcomeUnknown,
     Refused,
     RunConflict,
+    StepFailed,
     StoreBusy,
     StoreUnavailable,
+    WaitTimedOut,
     WrongExpectedVersion,
 )
 
@@ -46,6 +50,10 @@ OF_ONE_CODE: list[tuple[EventLogError, str]] = [
     (CommitOutcomeUnknown(["ab", "cd"], "it is unknown whether the events are stored"), "commit_outcome_unknown"),
     (OutcomeUnknown("run-1", "the process died"), "outcome_unknown"),
     (EventTypeUnknown("run:run-1", 3, "from_the_future"), "event_type_unknown"),
+    (ApprovalRejected("the proposal was rejected", reason="not now", actor="ann"), "approval_rejected"),
+    (ApprovalExpired("nobody decided in time", run_id="run-1"), "approval_expired"),
+    (StepFailed("the step failed", step="look", error_type="ValueError", attempts=3), "step_failed"),
+    (WaitTimedOut("nobody sent it in time", run_id="run-1"), "wait_timed_out"),
 ]
 
 
@@ -140,6 +148,8 @@ def test_facts_are_attributes_too() -> None:
     damage = LogCorrupt("leaf_mismatch", "position 3 is not what its hash says", position=3, stream="a")
     assert (damage.reason, damage.position, damage.stream) == ("leaf_mismatch", 3, "a")
     assert CommitOutcomeUnknown(["ab", "cd"], "unknown").event_ids == ("ab", "cd")
+    rejected = ApprovalRejected("no", reason="not now", actor="ann")
+    assert (rejected.reason, rejected.actor) == ("not now", "ann")
 
 
 def test_an_input_that_is_refused_says_where() -> None:
@@ -163,7 +173,19 @@ def test_what_to_do_is_told_by_the_branch_of_the_tree() -> None:
     branches: list[tuple[type[EventLogError], set[type[EventLogError]]]] = [
         (Conflict, {WrongExpectedVersion, RunConflict, ClaimLost}),
         (StoreUnavailable, {StoreBusy, CommitOutcomeUnknown}),
-        (Refused, {errors.ActionConflict, errors.ActionFailed, OutcomeUnknown, EventTypeUnknown}),
+        (
+            Refused,
+            {
+                errors.ActionConflict,
+                errors.ActionFailed,
+                ApprovalExpired,
+                ApprovalRejected,
+                EventTypeUnknown,
+                OutcomeUnknown,
+                StepFailed,
+                WaitTimedOut,
+            },
+        ),
     ]
     for branch, leaves in branches:
         assert set(branch.__subclasses__()) == leaves

@@ -147,7 +147,10 @@ def test_a_golden_log_holds_every_event_of_a_run_and_events_of_users(expected: d
         "APPROVED",
         "CANCELLED",
         "COMPENSATED",
+        "EXPIRED",
         "FAILED",
+        "RUNNING",
+        "WAITING",
     }
     assert {event["is_known"] for event in expected["events"]} == {True, False}
 

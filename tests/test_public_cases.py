@@ -1,7 +1,7 @@
 """Bugs that users met in other engines, tried on this one: effects, approvals, and several processes on one run.
 
 Each docstring names the case and the public thread in which the symptom was reported. Processes are real, and so are
-the files and servers at which effects are counted.
+the files and servers at which effects are counted. `tests/test_public_workflow_cases.py` has the cases of workflows.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ async def test_a_pending_request_without_a_decision_is_not_an_approval(log: Sqli
 async def test_an_edited_call_is_another_run_that_waits_for_its_own_approval(log: SqliteLog, receipts: Path) -> None:
     """run-20 (langchain-ai/langchain#40166): an edit changed the tool's name and skipped the new tool's policy.
 
-    A run keeps its first proposal; a proposal that supersedes it, and policies, do not exist yet.
+    A second proposal for a run is refused. What an edit does, and what policies ask, is in `tests/test_people.py`.
     """
     harmless, gated = eventlog.propose("note", {}, "notes"), payment(receipts)
     runner = eventlog.Runner(log, actions=[Pay("opaque")])

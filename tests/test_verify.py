@@ -16,7 +16,7 @@ from eventlog import Expect, NewEvent
 from eventlog.audit.verify import Finding, verify
 from tests.command_line import CommandLine, Ended, HereCommandLine, edit
 
-VERDICTS: Final = ("integrity", "order", "views")
+VERDICTS: Final = ("integrity", "order", "artifacts", "views")
 
 
 @pytest.fixture
@@ -114,7 +114,8 @@ def test_the_other_runs_stay_clean_and_usable_beside_a_damaged_one(cli: CommandL
 
 def test_a_damaged_log_leaves_the_view_unjudged(cli: CommandLine) -> None:
     without_triggers(cli.folder / "a.db", "UPDATE events SET body = '{}' WHERE position = 1")
-    assert verdicts(cli("verify", "--json", status=3)) == {"integrity": "damaged", "order": "ok", "views": "unknown"}
+    found = verdicts(cli("verify", "--json", status=3))
+    assert found == {"integrity": "damaged", "order": "ok", "artifacts": "ok", "views": "unknown"}
 
 
 class TestViews:
@@ -131,7 +132,7 @@ class TestViews:
         edit(cli.folder / "a.db", statement)
         for words in (("verify", "--json"), ("verify", "--json", "--run", "run-2")):
             ended = cli(*words, status=3)
-            assert verdicts(ended) == {"integrity": "ok", "order": "ok", "views": "differs"}
+            assert verdicts(ended) == {"integrity": "ok", "order": "ok", "artifacts": "ok", "views": "differs"}
             assert "'run-2'" in ended.json["views"]["problems"][0]["message"]
         assert verdicts(cli("verify", "--json", "--run", "run-1", status=0))["views"] == "ok"
 
