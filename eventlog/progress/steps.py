@@ -59,7 +59,8 @@ def step_changes(run: Run, progress: Progress, event: RunEvent, version: int, at
             waiting = next((wait for wait in progress.waits if wait.signal == name), None)
             return resolved(progress, waiting.node_id) if waiting is not None else {}
         case SignalRejected(name=name):
-            progress.signals.get(name, [Stored()]).pop(0)
+            if progress.signals.get(name):
+                progress.signals[name].pop(0)
             return {}
         case TimerSet(key=key, due_us=due_us, group=group):
             progress.timers[key] = Timer(due_us)
