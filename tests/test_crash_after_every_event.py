@@ -187,7 +187,7 @@ def show(report: CrashReport) -> None:
 
 
 async def test_twenty_steps_survive_a_crash_at_every_append(tmp_path: Path, is_long: bool) -> None:
-    report = await crash_after_every_event(site_in, folder=tmp_path, pairs=500 if is_long else 15)
+    report = await crash_after_every_event(site_in, folder=tmp_path, pairs=500 if is_long else 5)
     show(report)
     assert report.appends > 60
     assert report.crashes >= 2 * report.appends
@@ -197,7 +197,7 @@ async def test_twenty_steps_survive_a_crash_at_every_append(tmp_path: Path, is_l
 
 async def test_twenty_steps_survive_sigkill_at_every_append(tmp_path: Path, is_long: bool) -> None:
     report = await crash_after_every_event(
-        site_in, folder=tmp_path, in_processes=True, also_before=is_long, pairs=200 if is_long else 10
+        site_in, folder=tmp_path, in_processes=True, also_before=is_long, pairs=200 if is_long else 3
     )
     show(report)
     assert report.crashes >= report.appends > 60

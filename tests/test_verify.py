@@ -137,7 +137,8 @@ class TestViews:
         assert verdicts(cli("verify", "--json", "--run", "run-1", status=0))["views"] == "ok"
 
     def test_an_invented_row_is_named(self, cli: CommandLine) -> None:
-        edit(cli.folder / "a.db", "INSERT INTO runs (run_id, status, executed, version) VALUES ('run-0', 'x', 1, 1)")
+        columns = "run_id, status, executed, asks, is_cancelled, version"
+        edit(cli.folder / "a.db", f"INSERT INTO runs ({columns}) VALUES ('run-0', 'x', 1, 0, 0, 1)")
         problem = cli("verify", "--json", status=3).json["views"]["problems"][0]
         assert problem["message"] == "run 'run-0' is in the view, but not in the log"
 

@@ -62,8 +62,8 @@ POINTS: Final = FAILPOINTS[FAILPOINTS.index(INTENT_AFTER_COMMIT) :]
 RUN: Final = "run-1"
 ANYWHERE: Final = ("anywhere behind " + INTENT_BEFORE_COMMIT, "anywhere behind " + INTENT_AFTER_COMMIT)
 TOLD_ANYWHERE: Final = {
-    # `action_failed`: it had used up half of its lease before it could begin, and did nothing
-    "holder": {"action_failed", "already_completed", "claim_lost", "executed", "run_conflict"},
+    # `lease_used_up`: it had used up half of its lease before it could begin, and did nothing
+    "holder": {"already_completed", "claim_lost", "executed", "lease_used_up", "run_conflict"},
     # `store_busy`: the holder sleeps with the lock of the log
     "taker": {"already_completed", "executed", "outcome_unknown", "recovered", "store_busy"},
 }
