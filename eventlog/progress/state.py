@@ -34,7 +34,7 @@ class Stored(msgspec.Struct, omit_defaults=True, gc=False):
         return self.artifact is None and self.version > 0 and self.json == NOTHING
 
 
-class Step(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+class Step(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """A step, or something else that was recorded once: a value of the world, a signal that was taken."""
 
     name: str

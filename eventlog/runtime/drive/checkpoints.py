@@ -22,7 +22,7 @@ __all__ = ["PAUSE_TAIL", "RUN_TAIL", "Checkpoints", "committing", "released"]
 
 PAUSE_TAIL: Final = 50
 """How many events behind the last snapshot make a pause take another."""
-RUN_TAIL: Final = 200
+RUN_TAIL: Final = 500
 """As `PAUSE_TAIL`, for a run that goes on: folding that many takes milliseconds."""
 
 
