@@ -72,6 +72,28 @@ def test_the_request_that_is_shown_is_one_that_the_action_takes(monkeypatch: pyt
         names["action"].check(replace(call, output="https://elsewhere.example.com/v1/payments"))
 
 
+def test_the_policies_that_are_shown_are_taken_and_say_what_the_text_says() -> None:
+    (block,) = (block for block in blocks("text") if block.startswith("policies = {"))
+
+    @eventlog.workflow
+    async def fix_incident(run: eventlog.RunContext) -> None:
+        """Stand for the one of the README."""
+
+    async def perform(call: eventlog.Call) -> None:
+        """Do nothing."""
+
+    names: dict[str, Any] = {"eventlog": eventlog, "Policy": eventlog.Policy, "fix_incident": fix_incident}
+    names |= {name: eventlog.action(name, promise="opaque")(perform) for name in ("apply_patch", "post_comment")}
+    names["log"] = eventlog.open("memory:")
+    exec(block, names)
+    patch, comment = names["policies"]["apply_patch"], names["policies"]["post_comment"]
+    terms = patch.terms(eventlog.propose("apply_patch", {}, "repo:main"), 0)
+    assert terms.policy is not None and terms.policy.required == 2 and terms.policy.separation_of_duties
+    assert terms.expires_at_us == 48 * 3600 * 1_000_000
+    assert comment.terms(eventlog.propose("post_comment", {}, "draft:1"), 0).auto is not None
+    assert comment.terms(eventlog.propose("post_comment", {}, "page:1"), 0).auto is None
+
+
 def test_the_two_commands_are_named() -> None:
     for command in ("python3 tools/dev.py demo", "python3 tools/dev.py test"):
         assert f"\n{command}\n" in README
