@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eventlog.codec import Registry, event
+    from eventlog.codec import Registry, event, retire, split
     from eventlog.errors import (
         ActionConflict,
         ActionFailed,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Health,
         NewEvent,
         RecordedEvent,
+        Retired,
         StreamSlice,
         fold,
     )
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "eventlog.codec": ("Registry", "event"),
+    "eventlog.codec": ("Registry", "event", "retire", "split"),
     "eventlog.errors": (
         "ActionConflict",
         "ActionFailed",
@@ -122,6 +123,7 @@ _HOME = {
         "Health",
         "NewEvent",
         "RecordedEvent",
+        "Retired",
         "StreamSlice",
         "fold",
     ),
@@ -198,6 +200,7 @@ __all__ = [
     "Recovered",
     "Refused",
     "Registry",
+    "Retired",
     "Retry",
     "Run",
     "RunConflict",
@@ -222,7 +225,9 @@ __all__ = [
     "new_event_id",
     "open",
     "propose",
+    "retire",
     "secret_ref",
+    "split",
     "workflow",
 ]
 

@@ -15,6 +15,8 @@
     │   ├── RunConflict
     │   └── ClaimLost
     ├── LogCorrupt           damage: stop and investigate
+    ├── MirrorBehind         the log has the events, a mirror beside it does not have them yet
+    ├── MirrorDamaged        a mirror holds what the log does not
     ├── StoreUnavailable     the store cannot take or give data now
     │   ├── StoreBusy
     │   └── CommitOutcomeUnknown
@@ -44,6 +46,8 @@ __all__ = [
     "Explanation",
     "InvalidInput",
     "LogCorrupt",
+    "MirrorBehind",
+    "MirrorDamaged",
     "Misuse",
     "OutcomeUnknown",
     "Refused",
@@ -160,7 +164,7 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "view_mismatch": Explanation(
         "The stored view of this run differs from its log, so people may have seen something else.",
-        "Find out who edited the view. To have it folded again, drop its table while nothing uses the log.",
+        "Find out who edited the view. `eventlog projections check runs` shows it, `… rebuild runs` mends it.",
     ),
     "output_conflict": Explanation(
         "The target exists and holds something else; it was not touched.",
@@ -300,7 +304,69 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "view_failed": Explanation(
         "A projection raised while it wrote its view; the view stays at the position before that event.",
-        "Correct the projection and start again; it goes on where it stopped.",
+        "Correct it; `eventlog projections status` names the command that goes on: `resume`, or `rebuild` of a build.",
+    ),
+    "store_rolled_back": Explanation(
+        "The log ends before, or differs from, what a view or a consumer has handled: an older copy was put here.",
+        "Put the right log back, or build the view again (`eventlog projections rebuild NAME`) if this one is right.",
+    ),
+    "consumer_failed": Explanation(
+        "A consumer raised while it handled an event; it stands in front of that event, and nothing of it was kept.",
+        "Correct the consumer and start it again; it goes on where it stopped.",
+    ),
+    "consumer_overtaken": Explanation(
+        "Another process handles this consumer's events.", "Stop one of the two: a consumer runs once."
+    ),
+    "view_overtaken": Explanation(
+        "Somebody else writes this view: another process, or a later program with a higher revision.",
+        "Compare the revisions in `eventlog projections status`; upgrade this program, or stop one of two equals.",
+    ),
+    "result_unfinished": Explanation(
+        "A function that was run on a connection of the log gave back something that has not ended.",
+        "Fetch the rows inside the function, and make it a plain one, not `async def`.",
+    ),
+    "runner_not_entered": Explanation(
+        "A runner of projections was asked for something before it was entered.",
+        "Use it as `async with ProjectionRunner(…) as runner`.",
+    ),
+    "view_name_taken": Explanation(
+        "Something else in the database has the name of the view; it was left as it is.",
+        "Give the projection another name, or rename what has this one.",
+    ),
+    "view_busy": Explanation(
+        "Another process is building this view at the moment.",
+        "Wait for it: `eventlog projections status` shows how far it is.",
+    ),
+    "view_outdated": Explanation(
+        "The view was folded by an earlier revision of its projection, so this program cannot go on with its rows.",
+        "Build it again: `eventlog projections rebuild NAME`.",
+    ),
+    "unknown_view": Explanation(
+        "No projection of this name is known here.",
+        "`eventlog projections list` shows those that are; name your own with --projections MODULE:NAME.",
+    ),
+    "view_of_another_log": Explanation(
+        "The database of views belongs to another log.", "Give each log a database of views of its own."
+    ),
+    "view_late": Explanation(
+        "The view, or the consumer, did not reach the position in time.",
+        "Wait longer; its runner or `Consumer.run` has to run. `eventlog projections status` shows what stopped it.",
+    ),
+    "mirror_unavailable": Explanation(
+        "A mirror of the log cannot be written; the append was refused before the log was touched.",
+        "Clear what the message names (folder, permissions, space), and append again.",
+    ),
+    "mirror_behind": Explanation(
+        "The events are stored in the log; a mirror beside it could not be written behind that.",
+        "Clear the cause: the next append or start brings the mirror up, and repeating the append is safe.",
+    ),
+    "mirror_ahead": Explanation(
+        "A mirror goes further than its log; it was left as it is. An older log may have been put in its place.",
+        "Find out which log is the right one; build the mirror again with `repair(log, force=True)`.",
+    ),
+    "mirror_damaged": Explanation(
+        "A mirror holds something else than its log, or is the mirror of another log; it was left as it is.",
+        "Find out who edited it; build it again from the log with `repair(log, force=True)`.",
     ),
     # ── input that cannot be stored exactly ──────────────────────────────────────────────────────────────────────────
     "invalid_id": Explanation(
@@ -310,6 +376,18 @@ CODES: Final[Mapping[str, Explanation]] = {
         "A text holds a lone surrogate, or bytes that are not UTF-8.", "Decode the text properly before storing it."
     ),
     "invalid_json": Explanation("The text is not JSON.", "Correct the JSON text."),
+    "event_type_conflict": Explanation(
+        "Two declarations of event types contradict one another: a stored name belongs to one current type.",
+        "Give each type a name of its own, and list former names, splits and retired types once.",
+    ),
+    "event_type_former": Explanation(
+        "The event type was renamed, split or retired; events under its name are read, and no more are written.",
+        "Write the event as one of the types that the details name.",
+    ),
+    "schema_version_old": Explanation(
+        "The event's type has a newer schema version here; old shapes are read, and no more are written.",
+        "Give the registered Struct, or plain data in today's shape with `schema_version` set to today's.",
+    ),
     "invalid_event": Explanation("The event does not have the shape that its type names.", "Correct the event."),
     "invalid_argument": Explanation("An argument has a value that is not allowed.", "Correct the argument."),
     "non_finite_number": Explanation("JSON has no NaN and no infinity.", "Store a finite number, null, or a text."),
@@ -342,12 +420,24 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "wrong_loop": Explanation("The log belongs to another event loop or thread.", "Open one log for each event loop."),
     "missing_extra": Explanation("An optional part is not installed.", "Install the extra that the message names."),
+    "target_exists": Explanation(
+        "There is something at the path that a command was to write; it was not touched.",
+        "Choose another path, or replace the file with --force.",
+    ),
     "app_unusable": Explanation(
-        "What --app names gives no Runner: its module cannot be imported, the name is not in it, or it fails.",
-        "Name a module, and in it a function that takes the log and returns a Runner: --app MODULE:RUNNER.",
+        "What --app names cannot be used: its module cannot be imported, the name is not in it, or gives no Runner.",
+        "Give --app MODULE:RUNNER, a function that takes the log and returns a Runner; MODULE alone for event types.",
+    ),
+    "projections_unusable": Explanation(
+        "What --projections names gives no projections: it cannot be imported or called, or makes something else.",
+        "Name a module, and in it a projection, or what gives several: --projections MODULE:NAME.",
     ),
     "still_waiting": Explanation(
         "What was waited for has not come within the time-out; nothing was changed.", "Wait again, or longer."
+    ),
+    "interrupted": Explanation(
+        "The command was interrupted, as with Ctrl-C, before it had ended.",
+        "Run it again: what it had done stays, and nothing is half done.",
     ),
     "unexpected": Explanation("A fault of the program itself.", "Please report it with the message and the trace."),
 }
@@ -484,13 +574,21 @@ class OutcomeUnknown(Refused):
 class EventTypeUnknown(Refused):
     """A fold met an event type, or a schema version, that this program does not know (`event_type_unknown`)."""
 
-    def __init__(self, stream: str, version: int, type: str) -> None:
+    def __init__(
+        self, stream: str, version: int, type: str, *, found: int | None = None, known: int | None = None
+    ) -> None:
+        """`found` is the schema version of the event, `known` the highest of its type here, if the type is known."""
+        what = f"the unknown type {type!r}"
+        if known is not None:
+            what = f"the type {type!r} in schema version {found}, and {known} is the highest known here"
         super().__init__(
             "event_type_unknown",
-            f"event {version} of stream {stream!r} has the unknown type {type!r}",
+            f"version {version} of stream {stream!r} is an event of {what}",
             stream=stream,
             version=version,
             type=type,
+            found=found,
+            known=known,
         )
 
 
@@ -544,6 +642,55 @@ class LogCorrupt(EventLogError):
         self.position: Final = position
         self.stream: Final = stream
         super().__init__("log_corrupt", message, reason=reason, position=position, stream=stream, **details)
+
+
+class MirrorBehind(EventLogError):
+    """The log has stored the events, and a mirror could not be written behind that (`mirror_behind`).
+
+    No failed append: `results` are what the append has returned, none if there was no append to speak of. `stream` is
+    at `version` in the log, None if that is not known, and at `mirrored` in the mirror, likewise.
+    """
+
+    def __init__(
+        self, stream: str, why: str, *, version: int | None, mirrored: int | None, results: Sequence[Any] = ()
+    ) -> None:
+        self.stream: Final = stream
+        self.version: Final = version
+        self.mirrored: Final = mirrored
+        self.results: Final = tuple(results)
+        there = "is in the log" if version is None else f"is at version {version} in the log"
+        here = "is behind" if mirrored is None else f"is at {mirrored}"
+        super().__init__(
+            "mirror_behind",
+            f"stream {stream!r} {there}, its mirror {here}: {why}",
+            stream=stream,
+            version=version,
+            mirrored=mirrored,
+            why=why,
+        )
+
+
+class MirrorDamaged(EventLogError):
+    """A mirror contradicts its log: `mirror_ahead` where it only goes further, else `mirror_damaged`.
+
+    `path` is the file, and `offset` the byte at which it is wrong, if known. Nothing in it was changed.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        /,
+        *,
+        path: str,
+        stream: str | None = None,
+        offset: int | None = None,
+        **details: Any,
+    ) -> None:
+        self.path: Final = path
+        self.stream: Final = stream
+        self.offset: Final = offset
+        super().__init__(code, message, path=path, stream=stream, offset=offset, **details)
 
 
 class StoreUnavailable(EventLogError):

@@ -39,6 +39,7 @@ __all__ = [
     "NewEvent",
     "Problem",
     "RecordedEvent",
+    "Retired",
     "RunLog",
     "Snapshot",
     "StreamSlice",
@@ -112,12 +113,14 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=False):
     schema_version: int = 1
 
 
-class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RecordedEvent(msgspec.Struct, frozen=True, gc=False):
     """An event as it is in the log.
 
-    `body` is the stored JSON, byte for byte; `data` is what it decodes to: the registered Struct, or plain data where
-    `is_known` is False. `recorded_at_us` is microseconds UTC by the writer's clock, never before the event in front of
-    it. The garbage collector does not look at events: what JSON decodes to has no cycles.
+    `body` is the stored JSON, byte for byte; `data` is what it decodes to in today's shape: the registered Struct,
+    `Retired`, or plain data where `is_known` is False. `type` is today's name of the type, `stored_type` the stored one
+    where that is another; `schema_version` is the stored one. `recorded_at_us` is microseconds UTC by the writer's
+    clock, never before the event in front of it. The garbage collector does not look at events: what JSON decodes to
+    has no cycles.
     """
 
     position: int
@@ -135,6 +138,16 @@ class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_known: bool
     leaf: bytes
     prev_in_stream: bytes
+    stored_type: str | None = None
+
+
+class Retired(msgspec.Struct, frozen=True):
+    """What an event of a retired type holds: plain data, as it was stored.
+
+    `fold` passes over it; the other reads give it, so that the story of a log is whole.
+    """
+
+    data: Any
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -178,7 +191,7 @@ class CaughtUp(msgspec.Struct, frozen=True):
 
 
 class FellBehind(msgspec.Struct, frozen=True):
-    """A subscription that had caught up finds more than a page of events after `position`."""
+    """A subscription that had caught up did not keep up: more waits for it after `position` than is kept for it."""
 
     position: int
 
@@ -294,12 +307,20 @@ class EventReader(Protocol):
         after: int = 0,
         types: Iterable[str] | None = None,
         stream_prefix: str | None = None,
+        streams: Iterable[str] | None = None,
         marks: bool = False,
     ) -> AsyncGenerator[RecordedEvent | Mark, None]:
         """Give the events behind position `after`, then wait for new ones, for ever; filtered as by `read_all`.
 
-        With `marks`, also `CaughtUp`, `FellBehind` and `CursorMoved`. A slow reader never holds up a writer. Raises
-        StoreUnavailable(`store_identity_changed`) if `after` is beyond the end of the log.
+        Of the streams named in `streams` only, if given. In position order, each once, without a gap, and all verified,
+        also what the filter leaves out. All subscriptions of a log in a process share one reader of its end, so that
+        thousands of them, each on a few streams, cost little more than what they are given. A slow reader never holds
+        up a writer or another reader: a bounded number of events waits for it, and behind those it reads again for
+        itself.
+
+        With `marks`, also `CaughtUp`, `FellBehind`, and `CursorMoved`: while new events come, of which none is wanted,
+        about every half a second. Raises StoreUnavailable(`store_identity_changed`) if `after` is beyond the end of the
+        log, and what `read_all` raises.
         """
 
     async def find(self, event_id: bytes) -> RecordedEvent | None:
@@ -445,11 +466,13 @@ async def fold(
     """Return the state that the events of `stream` add up to, and the version to append at.
 
     `initial()` makes the state of a stream without events; `evolve(state, event)` returns the state after `event`,
-    whose `data` is the registered Struct. Raises what `read` raises.
+    whose `data` is the registered Struct, or plain data where `is_known` is False. Events of retired types count as
+    versions, and are not shown to `evolve`. Raises what `read` raises.
     """
     state = initial()
     version = 0
     async for event in log.read(stream):
-        state = evolve(state, event)
+        if type(event.data) is not Retired:
+            state = evolve(state, event)
         version = event.version
     return state, version

@@ -25,7 +25,7 @@ from typing import Any, Final, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from eventlog.errors import EventTypeUnknown
+from eventlog.codec import unknown_type
 from eventlog.events import (
     ActionConflict,
     ActionExecuted,
@@ -221,7 +221,7 @@ def fold_run(run_id: str, events: Iterable[RecordedEvent]) -> Run:
 def fold_event(run: Run, event: RecordedEvent) -> Run:
     """Return the run after an event of its stream. Raises EventTypeUnknown as `fold_run`."""
     if not event.is_known:
-        raise EventTypeUnknown(event.stream, event.version, event.type)
+        raise unknown_type(event)
     return fold_fact(run, event.data, version=event.version, at_us=event.recorded_at_us, actor=event.actor)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eventlog.errors import EventTypeUnknown, InvalidInput
+from eventlog.codec import unknown_type
+from eventlog.errors import InvalidInput
 from eventlog.events import (
     CheckpointSaved,
     ClaimRenewed,
@@ -44,7 +45,7 @@ def fold_stream(run_id: str, events: Iterable[RecordedEvent], start: Run | None 
         return fold_run(run_id, events)
     for event in events:
         if not event.is_known:
-            raise EventTypeUnknown(event.stream, event.version, event.type)
+            raise unknown_type(event)
         run = advance(run, event.data, version=event.version, at_us=event.recorded_at_us, actor=event.actor)
     return run
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from eventlog.codec import unknown_type
 from eventlog.errors import (
     ClaimLost,
     CommitOutcomeUnknown,
@@ -357,7 +358,7 @@ class Session:
 
     def _fold_foreign(self, event: RecordedEvent) -> None:
         if not event.is_known:
-            raise EventTypeUnknown(event.stream, event.version, event.type)
+            raise unknown_type(event)
         try:
             self.run = advance(
                 self.run, event.data, version=event.version, at_us=event.recorded_at_us, actor=event.actor
