@@ -13,8 +13,8 @@ was computed again) needs signed heads.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Final, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -25,8 +25,11 @@ from eventlog.stores.artifacts import name_artifact
 
 __all__ = ["Finding", "Progress", "Verdict", "Verdicts", "ViewsCheck", "damage", "verify"]
 
-Verdict = Literal["ok", "damaged", "differs", "behind", "absent", "unknown"]
-"""`differs`, `behind` (late, but right so far) and `absent` are for views; `unknown` is what could not be checked."""
+Verdict = Literal["ok", "damaged", "differs", "behind", "absent", "not_checked", "unknown"]
+"""`differs`, `behind` (late, but right so far) and `absent` are for views; `unknown` is what could not be checked.
+
+Views that are there, none of which the caller knows, are `not_checked`: whoever knows them has to judge them.
+"""
 
 ORDER_REASONS: Final = frozenset({"position_gap", "version_gap", "time_backwards", "stream_empty"})
 SHOWN: Final = 20
@@ -41,11 +44,15 @@ Progress = Callable[[int, int], None]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One verdict with the first problems behind it and how many there are in all."""
+    """One verdict with the first problems behind it and how many there are in all.
+
+    `details` say what it is made up of, as plain data by name; only that on views has any.
+    """
 
     verdict: Verdict
     problems: Sequence[Problem] = ()
     count: int = 0
+    details: Mapping[str, Any] = {}
 
 
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,11 +100,10 @@ async def verify(
     views: ViewsCheck | None = None,
     progress: Progress | None = None,
 ) -> Verdicts:
-    """Check the log, or the one run that is named; `files`, `snapshots` and `views` check what is
-    outside the events.
+    """Check the log, or the one run that is named; `files`, `snapshots` and `views` check what is outside the events.
 
-    Without the `artifacts` of the log, those that events name are unknown. Raises StoreUnavailable if the log
-    cannot be read for another reason than damage, Refused(`unknown_run`).
+    Without the `artifacts` of the log, those that events name are unknown. Raises StoreUnavailable if the log cannot be
+    read for another reason than damage, Refused(`unknown_run`).
     """
     problems = _Problems()
     named = _Named(artifacts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
 from eventlog.codec import REGISTRY, Registry
@@ -76,6 +76,8 @@ def open(
         if is_read_only or not may_create or tuple(views):
             raise InvalidInput("invalid_argument", "a log in memory is new, can be written and has no stored views")
         return MemoryLog(actor=actor, registry=registry, limits=limits, clock=clock)
+    views = tuple(views)
+    _check_views(views)
     return SqliteLog(
         name,
         actor=actor,
@@ -89,3 +91,13 @@ def open(
         views=views,
         clock=clock,
     )
+
+
+def _check_views(views: Sequence[InlineView]) -> None:
+    for view in views:
+        if not all(hasattr(view, name) for name in ("name", "revision", "shape", "selection", "create")):
+            message = f"{type(view).__qualname__} is no view in SQLite; wrap a projection: `SqliteView(…)`"
+            raise InvalidInput("invalid_argument", message)
+    names = [view.name.lower() for view in views]
+    if len(set(names)) < len(names):
+        raise InvalidInput("invalid_argument", f"a view is given twice: {', '.join(names)}")

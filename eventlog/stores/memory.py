@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from eventlog.codec import REGISTRY, Registry
 from eventlog.entry import NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
-from eventlog.errors import StoreUnavailable, WrongExpectedVersion
+from eventlog.errors import InvalidInput, StoreUnavailable, WrongExpectedVersion
 from eventlog.log import (
     Append,
     AppendResult,
@@ -18,6 +18,7 @@ from eventlog.log import (
     Head,
     Health,
     Mark,
+    Problem,
     RecordedEvent,
     Snapshot,
     StreamSlice,
@@ -32,6 +33,7 @@ from eventlog.stores.requests import (
     EncodedEvent,
     Part,
     Request,
+    Wanted,
     check_event_id,
     check_limit,
     check_position,
@@ -39,7 +41,7 @@ from eventlog.stores.requests import (
     check_wanted,
     make_request,
 )
-from eventlog.stores.subscription import Page, follow
+from eventlog.stores.subscription import Page, Tail, TailPage, Unreadable, follow
 
 __all__ = ["MemoryLog"]
 
@@ -63,13 +65,13 @@ class MemoryLog:
         self._clock: Final = clock or SystemClock()
         self._store_id: Final = random_bytes(16)
         self._log_id: Final = random_bytes(16)
-        self._events: list[RecordedEvent] = []
+        self._events: list[RecordedEvent] = []  # as stored: they are decoded whenever they are read
         self._streams: dict[str, list[RecordedEvent]] = {}
         self._by_id: dict[bytes, RecordedEvent] = {}
         self._guard: Final = Guard()
         self._artifacts: Final = MemoryArtifacts(self._guard.check)
         self._snapshots: Final[dict[str, Snapshot]] = {}
-        self._appended = asyncio.Event()
+        self._tail: Final = Tail(_Feed(self._guard, self._events, self._registry))
 
     async def __aenter__(self) -> MemoryLog:
         self._guard.claim()
@@ -82,12 +84,17 @@ class MemoryLog:
     async def close(self) -> None:
         """Take no more work."""
         self._guard.close()
-        self._appended.set()
+        self._tail.close()
 
     @property
     def store_id(self) -> bytes:
         """The 16 bytes that name the store."""
         return self._store_id
+
+    @property
+    def registry(self) -> Registry:
+        """Which Struct stands for which event type."""
+        return self._registry
 
     @property
     def actor(self) -> str:
@@ -206,8 +213,7 @@ class MemoryLog:
             is_reserved_allowed=is_reserved_allowed,
         )
         results = self._store(request)
-        self._appended.set()
-        self._appended = asyncio.Event()
+        self._tail.wake()
         return results
 
     def _store(self, request: Request) -> list[AppendResult]:
@@ -268,8 +274,8 @@ class MemoryLog:
             correlation_id=event.correlation_id,
             causation_id=event.causation_id,
             body=event.body,
-            data=self._registry.decode(event.type, event.schema_version, event.body),
-            is_known=self._registry.knows(event.type, event.schema_version),
+            data=None,
+            is_known=False,
             leaf=leaf,
             prev_in_stream=previous,
         )
@@ -283,8 +289,8 @@ class MemoryLog:
         check_limit(limit)
         self._guard.check()
         end = None if limit is None else after + limit
-        for event in self._streams.get(stream, [])[after:end]:
-            yield event
+        for stored in self._streams.get(stream, [])[after:end]:
+            yield self._decoded(stored)
 
     async def read_back(
         self, stream: str, *, before: int | None = None, limit: int | None = None
@@ -294,8 +300,8 @@ class MemoryLog:
         check_stream(stream, self._limits)
         end = None if before is None else max(check_position(before, "before") - 1, 0)
         check_limit(limit)
-        for event in self._streams.get(stream, [])[:end][::-1][:limit]:
-            yield event
+        for stored in self._streams.get(stream, [])[:end][::-1][:limit]:
+            yield self._decoded(stored)
 
     async def read_stream(self, stream: str, *, after: int = 0) -> StreamSlice:
         """Return the events of `stream` behind version `after` and the version it is at."""
@@ -303,7 +309,7 @@ class MemoryLog:
         check_stream(stream, self._limits)
         check_position(after, "after")
         events = self._streams.get(stream, [])
-        return StreamSlice(events[after:], len(events))
+        return StreamSlice([self._decoded(stored) for stored in events[after:]], len(events))
 
     async def read_all(
         self,
@@ -317,51 +323,45 @@ class MemoryLog:
         self._guard.check()
         check_position(after, "after")
         check_limit(limit)
-        wanted = check_wanted(types, stream_prefix)
+        wanted = check_wanted(types, stream_prefix, registry=self._registry)
         left = limit if limit is not None else -1  # which never becomes 0
         while left != 0:
             self._guard.check()
             page = self._events[after : after + PAGE]
-            for event in page:
-                if wanted is None or wanted.has(event.type, event.stream):
-                    yield event
-                    left -= 1
-                    if left == 0:
-                        return
+            for event in _wanted(page, wanted, self._registry):
+                yield event
+                left -= 1
+                if left == 0:
+                    return
             if len(page) < PAGE:
                 return
             after += len(page)
 
-    async def subscribe(
+    def subscribe(
         self,
         *,
         after: int = 0,
         types: Iterable[str] | None = None,
         stream_prefix: str | None = None,
+        streams: Iterable[str] | None = None,
         marks: bool = False,
     ) -> AsyncGenerator[RecordedEvent | Mark, None]:
         """Give the events behind position `after`, then wait for new ones."""
-        self._guard.check()
-        check_position(after, "after")
-        wanted = check_wanted(types, stream_prefix)
-        self._check_not_beyond(after)
 
-        async def read_page(after: int) -> Page:
+        async def begin() -> tuple[Tail, Wanted | None]:
             self._guard.check()
-            page = self._events[after : after + PAGE]
-            return [event for event in page if wanted is None or wanted.has(event.type, event.stream)], after + len(
-                page
-            )
+            check_position(after, "after")
+            wanted = check_wanted(types, stream_prefix, self._registry, streams)
+            self._check_not_beyond(after)
+            return self._tail, wanted
 
-        feed = follow(read_page, self._next_commit, after=after, page_size=PAGE, marks=marks)
-        async with aclosing(feed):
-            async for each in feed:
-                yield each
+        return follow(begin, after=after, marks=marks)
 
     async def find(self, event_id: bytes) -> RecordedEvent | None:
         """Return the event with this id, or None."""
         self._guard.check()
-        return self._by_id.get(check_event_id(event_id))
+        stored = self._by_id.get(check_event_id(event_id))
+        return None if stored is None else self._decoded(stored)
 
     async def head(self) -> Head:
         """Return the end of the log."""
@@ -369,13 +369,17 @@ class MemoryLog:
         return Head(len(self._events), self._events[-1].leaf if self._events else NO_HASH)
 
     async def check_page(self, *, after: int, limit: int = 1000) -> CheckedPage:
-        """Nobody edits a memory behind its back; this counts the events."""
+        """Nobody edits a memory behind its back; this finds what cannot be decoded."""
         self._guard.check()
         check_position(after, "after")
         check_position(limit, "limit")
         events = self._events[after : after + limit]
+        problems = [problem for stored in events if (problem := _problem(stored, self._registry)) is not None]
         named = [name for event in events if (name := name_artifact(event)) is not None]
-        return CheckedPage(position=after + len(events), events=len(events), problems=(), artifacts=named)
+        return CheckedPage(position=after + len(events), events=len(events), problems=problems, artifacts=named)
+
+    def _decoded(self, stored: RecordedEvent) -> RecordedEvent:
+        return _decode(stored, self._registry)
 
     def _check_not_beyond(self, after: int) -> None:
         head = len(self._events)
@@ -387,10 +391,60 @@ class MemoryLog:
                 head=head,
             )
 
-    def _next_commit(self) -> Callable[[float], Awaitable[None]]:
-        appended = self._appended
 
-        async def wait(_: float) -> None:
-            await appended.wait()
+class _Feed:
+    """The events as subscriptions read them: nobody else appends to them."""
 
-        return wait
+    is_shared: Final = False
+
+    def __init__(self, guard: Guard, events: list[RecordedEvent], registry: Registry) -> None:
+        self._guard: Final = guard
+        self._events: Final = events
+        self._registry: Final = registry
+
+    def check(self) -> None:
+        """Raise EventLogError unless the log may be read."""
+        self._guard.check()
+
+    async def read_page(self, after: int, limit: int, wanted: Wanted | None) -> Page:
+        """Return the wanted events among the next positions."""
+        self._guard.check()
+        page = self._events[after : after + limit]
+        return list(_wanted(page, wanted, self._registry)), after + len(page)
+
+    async def read_tail(self, after: int, limit: int) -> TailPage:
+        """Return the events at the next positions."""
+        self._guard.check()
+        return [_decode_if_it_can_be(stored, self._registry) for stored in self._events[after : after + limit]]
+
+
+def _decode(stored: RecordedEvent, registry: Registry) -> RecordedEvent:
+    """Return a stored event as it is read: decoded for this reader, as the registry has its type by now."""
+    type_name, stored_type, data, is_known = registry.read(
+        stored.type, stored.schema_version, stored.body, position=stored.position, stream=stored.stream
+    )
+    return replace(stored, type=type_name, stored_type=stored_type, data=data, is_known=is_known)
+
+
+def _decode_if_it_can_be(stored: RecordedEvent, registry: Registry) -> RecordedEvent | Unreadable:
+    try:
+        return _decode(stored, registry)
+    except InvalidInput:
+        return Unreadable(stored.position, stored.stream)
+
+
+def _problem(stored: RecordedEvent, registry: Registry) -> Problem | None:
+    try:
+        _decode(stored, registry)
+    except InvalidInput as error:
+        return Problem(reason=error.code, message=str(error), position=stored.position, stream=stored.stream)
+    return None
+
+
+def _wanted(page: Sequence[RecordedEvent], wanted: Wanted | None, registry: Registry) -> Iterator[RecordedEvent]:
+    """Give the wanted ones of these stored events as they are read; what is surely not wanted is not decoded."""
+    for stored in page:
+        if wanted is None or wanted.has(stored.type, stored.stream):
+            event = _decode(stored, registry)
+            if wanted is None or wanted.has(event.type, event.stream):
+                yield event

@@ -81,13 +81,23 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which events a reader of the log asked for: of these types, in streams whose names begin so."""
+    """Which events a reader of the log asked for: of these types, in streams whose names begin so, in these streams.
+
+    `types` are all the names under which such events may be stored, those of today among them; see
+    `Registry.stored_names`. So `has` says no to a stored name only if nothing stored so is wanted; to the name of today
+    it says exactly.
+    """
 
     types: frozenset[str] | None
     stream_prefix: str
+    streams: frozenset[str] | None = None
 
     def has(self, type: str, stream: str) -> bool:
-        return (self.types is None or type in self.types) and stream.startswith(self.stream_prefix)
+        return (
+            (self.types is None or type in self.types)
+            and stream.startswith(self.stream_prefix)
+            and (self.streams is None or stream in self.streams)
+        )
 
 
 def make_request(
@@ -173,18 +183,34 @@ def check_limit(value: int | None) -> int | None:
     return None if value is None else check_position(value, "limit")
 
 
-def check_wanted(types: Iterable[str] | None, stream_prefix: str | None) -> Wanted | None:
+def check_wanted(
+    types: Iterable[str] | None,
+    stream_prefix: str | None,
+    registry: Registry,
+    streams: Iterable[str] | None = None,
+) -> Wanted | None:
     """Return what a reader asks for, or None if that is everything. Raises InvalidInput(`invalid_argument`).
 
-    A single text for `types` would be taken for its letters, so it is refused.
+    A former name means what became of it. A single text for `types` or `streams`
+    would be taken for its letters, so it is refused.
     """
     if isinstance(types, str):
         raise InvalidInput("invalid_argument", f"`types` is a list of event types, not the text {types!r:.40}")
     if stream_prefix is not None and type(stream_prefix) is not str:
         raise InvalidInput("invalid_argument", f"`stream_prefix` is a text, not {stream_prefix!r:.40}")
-    if types is None and not stream_prefix:
+    if types is None and not stream_prefix and streams is None:
         return None
-    return Wanted(None if types is None else frozenset(types), stream_prefix or "")
+    names = None if types is None else registry.stored_names(types)
+    return Wanted(names, stream_prefix or "", _streams(streams))
+
+
+def _streams(streams: Any) -> frozenset[str] | None:
+    if streams is None:
+        return None
+    found = frozenset(streams) if isinstance(streams, Iterable) and not isinstance(streams, str) else {None}
+    if not all(type(stream) is str for stream in found):
+        raise InvalidInput("invalid_argument", f"`streams` is a list of names of streams, not {streams!r:.40}")
+    return frozenset(found)
 
 
 def check_event_id(value: bytes) -> bytes:
@@ -272,6 +298,7 @@ def _of_new_event(event: NewEvent, registry: Registry) -> tuple[str, int, Any]:
         return type_name, schema_version, data
     if type(event.schema_version) is not int or not 1 <= event.schema_version <= MAX_SCHEMA_VERSION:
         raise InvalidInput("invalid_argument", f"a schema version is an int from 1 to {MAX_SCHEMA_VERSION}")
+    registry.check_writable(type_name, event.schema_version)
     return type_name, event.schema_version, data
 
 

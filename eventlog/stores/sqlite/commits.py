@@ -1,4 +1,4 @@
-"""Subscribers who wait for the next commit of this process."""
+"""Views that follow the log and wait for the next commit of this process."""
 
 from __future__ import annotations
 

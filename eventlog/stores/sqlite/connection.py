@@ -211,7 +211,7 @@ class Worker:
             try:
                 outcome = (function(), None)
             except BaseException as error:  # it belongs to whoever waits for the future
-                outcome = (None, error)
+                outcome = (None, _settable(error))
             with suppress(RuntimeError):  # the loop was closed meanwhile; nobody is left to be told
                 loop.call_soon_threadsafe(_deliver, future, outcome, then)
 
@@ -243,6 +243,18 @@ def _abandon(connection: sqlite3.Connection) -> None:
     connection.close()
 
 
+def _settable(error: BaseException) -> BaseException:
+    """Return what a future takes for `error`: it refuses a StopIteration, and would pass for cancelled by the others.
+
+    Whoever waits for the future would wait for ever, or end without an error.
+    """
+    if not isinstance(error, (StopIteration, asyncio.CancelledError, GeneratorExit)):
+        return error
+    settable = RuntimeError(f"{type(error).__name__} was raised in a transaction: {error}")
+    settable.__cause__ = error
+    return settable
+
+
 def _look_at(future: asyncio.Future[None]) -> None:
     if not future.cancelled():
         future.exception()
@@ -255,7 +267,10 @@ def _deliver(
         return
     result, error = outcome
     if error is not None:
-        future.set_exception(error)
+        try:
+            future.set_exception(error)
+        except Exception as refused:  # no hop may leave its caller waiting
+            future.set_exception(RuntimeError(f"{type(error).__name__} cannot be told: {refused}"))
         return
     try:
         if then is not None:

@@ -41,6 +41,8 @@ class FileLock:
         self._counting: Final = threading.Lock()
         self._shares = 1
         self._is_closed = False
+        self.is_held = False
+        """Whether a thread that uses this object has the lock by now. To be looked at by others."""
         _OPEN.add(self)
 
     def acquire(self, *, even_if_closed: bool = False) -> None:
@@ -57,6 +59,7 @@ class FileLock:
         except OSError as error:
             self._threads.release()
             raise StoreUnavailable("store_cannot_open", f"cannot lock {self.path!r}: {error.strerror}") from error
+        self.is_held = True
         if self._is_closed and not even_if_closed:
             self.release()
             raise StoreUnavailable("engine_closed", "the log was closed while it waited for the lock")
@@ -64,6 +67,7 @@ class FileLock:
     def release(self) -> None:
         """Give the lock back."""
         assert self._fd is not None, "whoever holds the lock shares its descriptor"
+        self.is_held = False
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._threads.release()
 

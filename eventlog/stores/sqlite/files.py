@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from eventlog.errors import StoreBusy, StoreUnavailable
@@ -20,12 +20,13 @@ from eventlog.stores.sqlite.views import Views
 from eventlog.stores.sqlite.wal import WalCheckpoints
 from eventlog.stores.sqlite.writer import WriteConnection, Writer, WriterSettings
 
-__all__ = ["LogFiles", "file_size"]
+__all__ = ["LogFiles", "file_size", "is_on_read_only_medium"]
 
 T = TypeVar("T")
 
 _CLOSE_TIMEOUT_S: Final = 1.2
 _DRAIN_TIMEOUT_S: Final = 0.8
+_LOOK_S: Final = 0.1
 
 
 class LogFiles:
@@ -53,7 +54,7 @@ class LogFiles:
             self.path,
             durability=durability,
             busy_timeout_s=timeouts.busy_timeout_s,
-            is_immutable=is_read_only and _is_on_read_only_medium(self.path),
+            is_immutable=is_read_only and is_on_read_only_medium(self.path),
         )
         self.lock: FileLock | None = None
         if not self._settings.is_immutable:
@@ -95,14 +96,42 @@ class LogFiles:
         await connection.worker.close(timeout_s=_CLOSE_TIMEOUT_S)
 
     async def in_time(self, opening: Awaitable[T]) -> T:
-        """Wait for a hop that needs the file lock. The thread may wait for ever, the caller does not."""
+        """Wait for a hop that needs the file lock. The thread may wait for ever, the caller does not.
+
+        Time in which this log has the lock does not count: what is done under it, as by a view, takes what it takes.
+        """
         try:
-            async with asyncio.timeout(self._timeouts.busy_timeout_s + 1):
-                return await opening
+            async with asyncio.timeout(self._timeouts.busy_timeout_s + 1) as deadline:
+                end = self._put_off(deadline)
+                try:
+                    return await opening
+                finally:
+                    end()
         except TimeoutError:
             raise StoreBusy("the write lock was not free in time", path=self.path) from None
         except DRIVER_ERRORS as error:
             raise translate(error, "cannot prepare the log") from error
+
+    def _put_off(self, deadline: asyncio.Timeout) -> Callable[[], None]:
+        """Put the deadline off as long as this log has the lock; return what ends that."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+        looked_at_s = loop.time()
+
+        def look() -> None:
+            nonlocal timer, looked_at_s
+            before_s, looked_at_s = looked_at_s, loop.time()
+            when_s = deadline.when()
+            if self.lock is not None and self.lock.is_held and when_s is not None and not deadline.expired():
+                deadline.reschedule(when_s + looked_at_s - before_s)
+            timer = loop.call_later(_LOOK_S, look)
+
+        def end() -> None:
+            if timer is not None:
+                timer.cancel()
+
+        timer = loop.call_later(_LOOK_S, look)
+        return end
 
     async def close(self, writer: Writer | None, connection: WriteConnection | None) -> None:
         """Finish what was taken; close readers, then the writer, then the lock file; all within `_CLOSE_TIMEOUT_S`.
@@ -136,7 +165,7 @@ def file_size(path: str) -> int | None:
         return None
 
 
-def _is_on_read_only_medium(path: str) -> bool:
+def is_on_read_only_medium(path: str) -> bool:
     """Say whether the database cannot be written and has no write-ahead log that would have to be read with it."""
     directory = os.path.dirname(path) or "."
     return os.path.exists(path) and not os.access(directory, os.W_OK) and not file_size(f"{path}-wal")

@@ -17,8 +17,10 @@ from weakref import WeakSet
 from eventlog.errors import ActionFailed, EventLogError
 from eventlog.stores.requests import Write
 from eventlog.stores.sqlite.failures import primary
+from eventlog.stores.sqlite.schema import OWN_TABLES
+from eventlog.stores.sqlite.view_registry import all_entries, table_name
 
-__all__ = ["ConnectionBroken", "TransactionEnded", "WriteAccess", "WriteCursor", "run_write"]
+__all__ = ["ConnectionBroken", "TransactionEnded", "WriteAccess", "WriteCursor", "kept_tables", "run_write"]
 
 T = TypeVar("T")
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -27,6 +29,20 @@ _READS: Final = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
 _ROW_CHANGES: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
+_DEFINITIONS: Final = frozenset(
+    {
+        sqlite3.SQLITE_CREATE_TABLE,
+        sqlite3.SQLITE_CREATE_INDEX,
+        sqlite3.SQLITE_CREATE_TRIGGER,
+        sqlite3.SQLITE_CREATE_VIEW,
+        sqlite3.SQLITE_DROP_TABLE,
+        sqlite3.SQLITE_DROP_INDEX,
+        sqlite3.SQLITE_DROP_TRIGGER,
+        sqlite3.SQLITE_DROP_VIEW,
+        sqlite3.SQLITE_ALTER_TABLE,
+        sqlite3.SQLITE_REINDEX,
+    }
+)
 
 
 class TransactionEnded(Exception):
@@ -106,15 +122,23 @@ class WriteCursor:
         return self._gate.watch(lambda: next(self._cursor))
 
 
-def run_write(connection: sqlite3.Connection, own_tables: Set[str], write: Write) -> bytes:
+def kept_tables(connection: sqlite3.Connection) -> Set[str]:
+    """Return the tables of a log that no foreign write may change: its own, and those of its views in every state."""
+    tables = {name for entry in all_entries(connection) for name in (entry.name, table_name(entry.name, entry))}
+    return OWN_TABLES | {name.lower() for name in tables}
+
+
+def run_write(connection: sqlite3.Connection, own_tables: Set[str], write: Write, *, may_define: bool = False) -> bytes:
     """Call `write` in a savepoint and return what it returns. What it did is kept then, and otherwise gone.
+
+    It may change rows of all tables but `own_tables`, and with `may_define` make and drop all others.
 
     Raises what it raised, if that is an EventLogError, or ActionFailed, whatever else that was, an exit included; and
     TransactionEnded, ConnectionBroken, or sqlite3.Error if the storage ended the transaction.
     """
     gate = _Gate(connection)
     connection.execute("SAVEPOINT own_write")
-    connection.set_authorizer(partial(_may_write, connection, own_tables))
+    connection.set_authorizer(partial(_may_write, connection, own_tables, may_define))
     error: BaseException | None = None
     body = b""
     try:
@@ -206,7 +230,13 @@ def _require_transaction(connection: sqlite3.Connection) -> None:
 
 
 def _may_write(
-    connection: sqlite3.Connection, own_tables: Set[str], action: int, table: str | None, *_: str | None
+    connection: sqlite3.Connection,
+    own_tables: Set[str],
+    may_define: bool,
+    action: int,
+    first: str | None,
+    second: str | None,
+    *_: str | None,
 ) -> int:
     """Say whether a foreign write inside the transaction may do this: rows of its own tables, and reading anything.
 
@@ -215,7 +245,11 @@ def _may_write(
     """
     if not connection.in_transaction:
         return sqlite3.SQLITE_DENY
-    if action in _READS or (action in _ROW_CHANGES and (table or "").lower() not in own_tables):
+    if action in _READS:
+        return sqlite3.SQLITE_OK
+    if action in _ROW_CHANGES and (first or "").lower() not in own_tables:
+        return sqlite3.SQLITE_OK
+    if may_define and action in _DEFINITIONS and own_tables.isdisjoint({(first or "").lower(), (second or "").lower()}):
         return sqlite3.SQLITE_OK
     return sqlite3.SQLITE_DENY
 

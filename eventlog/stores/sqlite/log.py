@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from inspect import iscoroutine
 from typing import Any, Final, TypeVar
 
 from eventlog.codec import REGISTRY, Registry
-from eventlog.errors import EventLogError, StoreUnavailable
+from eventlog.errors import EventLogError, Misuse, StoreUnavailable
 from eventlog.events import LOG_STREAM, BarrierRecorded
 from eventlog.log import (
     Append,
@@ -31,6 +31,7 @@ from eventlog.stores.clock import Clock, SystemClock
 from eventlog.stores.guard import Guard
 from eventlog.stores.requests import (
     Request,
+    Wanted,
     check_event_id,
     check_limit,
     check_position,
@@ -43,15 +44,17 @@ from eventlog.stores.sqlite.backup import copy_log
 from eventlog.stores.sqlite.commits import Commits
 from eventlog.stores.sqlite.connection import Durability, sqlite_has_wal_reset_fix
 from eventlog.stores.sqlite.database import Facts, check_file, read_facts
+from eventlog.stores.sqlite.feed import Feed
 from eventlog.stores.sqlite.files import LogFiles, file_size
-from eventlog.stores.sqlite.identity import Identity
 from eventlog.stores.sqlite.own_tables import create_table
 from eventlog.stores.sqlite.rows import Rows
+from eventlog.stores.sqlite.scan import Scan
 from eventlog.stores.sqlite.snapshots import load_snapshot, read_from_snapshot, save_snapshot, snapshot_streams
-from eventlog.stores.sqlite.views import InlineView, Views
+from eventlog.stores.sqlite.views import InlineView, Views, views_behind
 from eventlog.stores.sqlite.writer import WriteConnection, Writer, WriterSettings
-from eventlog.stores.subscription import Page, follow
+from eventlog.stores.subscription import Tail, follow
 from eventlog.stores.telemetry import logger
+from eventlog.views import Selection, ViewBuild
 
 __all__ = ["SqliteLog"]
 
@@ -87,12 +90,18 @@ class SqliteLog:
         self._may_create: Final = may_create
         self._is_read_only: Final = is_read_only
         self._clock: Final = clock or SystemClock()
-        self._views: Final = Views(views, self._make_rows)
+        self._views: Final = Views(views, self.scan_of)
         self._guard: Final = Guard()
         self._artifacts: Final = FileArtifacts(self._guard.check, lambda: self._folder, is_read_only=is_read_only)
         self._commits: Final = Commits()
+        self._catching_up: Final = asyncio.Lock()
         self._connection: WriteConnection | None = None
         self._writer: Writer | None = None
+        self._on_build: Callable[[ViewBuild], None] | None = None
+
+    def tells_builds(self, on_build: Callable[[ViewBuild], None]) -> None:
+        """Call `on_build` after each page but the last of a view that is built, or brought up, as on opening."""
+        self._on_build = on_build
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -128,7 +137,7 @@ class SqliteLog:
             return
         self._guard.check()
         self._guard.close()
-        self._commits.wake()
+        self._tail.close()
         closing = asyncio.ensure_future(self._files.close(self._writer, self._connection))
         try:
             await asyncio.shield(closing)
@@ -140,6 +149,7 @@ class SqliteLog:
         if not self._is_read_only:
             self._connection = await self._files.open_writer(may_create=self._may_create)
         self._facts = await self._reads.run(read_facts)
+        self._tail = Tail(Feed(self._guard, self._reads, self._make_rows(), self._path))
         logger.debug("opened", path=self._path, is_read_only=self._is_read_only)
         if self._connection is None:
             return
@@ -150,16 +160,20 @@ class SqliteLog:
             reopen=lambda: self._files.reopen_writer(self._facts.store_id),
             discard=self._files.discard_writer,
             make_barrier=self._barrier,
-            on_commit=self._commits.wake,
+            on_commit=self._tell_of_commit,
         )
         if self._views:
-            await self._files.in_time(self._writer.run_between(self._create_views))
+            await self._prepare_all_views(self._writer)
 
-    def _create_views(self, connection: sqlite3.Connection) -> None:
-        assert self._files.lock is not None, "views are created by a writer"
+    async def _prepare_all_views(self, writer: Writer) -> None:
+        while await self._files.in_time(writer.run_between(self._prepare_views)):
+            if self._on_build is not None and self._views.building is not None:
+                self._on_build(self._views.building)
+
+    def _prepare_views(self, connection: sqlite3.Connection) -> bool:
+        assert self._files.lock is not None, "views are prepared by a writer"
         with self._files.lock:
-            self._views.create(connection)
-            self._views.catch_up(connection)
+            return self._views.prepare_page(connection)
 
     def _barrier(self, why: str) -> Request:
         append = Append(LOG_STREAM, [BarrierRecorded(reason=why[:500])], Expect.any())
@@ -181,12 +195,17 @@ class SqliteLog:
         return self._facts
 
     @property
+    def registry(self) -> Registry:
+        """Which Struct stands for which event type."""
+        return self._registry
+
+    @property
     def actor(self) -> str:
         """Who appends if a call does not say."""
         return self._actor
 
     @property
-    def place(self) -> str | None:
+    def place(self) -> str:
         """The real path of the database, beside which the runtime keeps its lock files."""
         return self._path
 
@@ -219,8 +238,8 @@ class SqliteLog:
         )
 
     def _head_and_views(self, connection: sqlite3.Connection) -> tuple[int, dict[str, int]]:
-        rows = self._make_rows()
-        return rows.head(connection)[0], Views((), lambda: rows).behind(connection)
+        head, _ = self._make_rows().head(connection)
+        return head, views_behind(connection, head)
 
     # ── appending ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -430,7 +449,7 @@ class SqliteLog:
         self._guard.check()
         check_position(after, "after")
         check_limit(limit)
-        wanted = check_wanted(types, stream_prefix)
+        wanted = check_wanted(types, stream_prefix, registry=self._registry)
         rows = self._make_rows()
         left = limit if limit is not None else -1  # which never becomes 0
         while left != 0:
@@ -446,32 +465,25 @@ class SqliteLog:
                 return
             after = position
 
-    async def subscribe(
+    def subscribe(
         self,
         *,
         after: int = 0,
         types: Iterable[str] | None = None,
         stream_prefix: str | None = None,
+        streams: Iterable[str] | None = None,
         marks: bool = False,
     ) -> AsyncGenerator[RecordedEvent | Mark, None]:
         """Give the events behind position `after`, then wait for new ones, those of other processes too."""
-        self._guard.check()
-        check_position(after, "after")
-        wanted = check_wanted(types, stream_prefix)
-        rows = self._make_rows()
-        await self._check_not_beyond(after)
 
-        identity = Identity(self._path)
-
-        async def read_page(after: int) -> Page:
+        async def begin() -> tuple[Tail, Wanted | None]:
             self._guard.check()
-            identity.check_database()
-            return await self._reads.run(rows.log_page, after, PAGE, wanted)
+            check_position(after, "after")
+            wanted = check_wanted(types, stream_prefix, self._registry, streams)
+            await self._check_not_beyond(after)
+            return self._tail, wanted
 
-        feed = follow(read_page, self._commits.next, after=after, page_size=PAGE, marks=marks)
-        async with aclosing(feed):
-            async for each in feed:
-                yield each
+        return follow(begin, after=after, marks=marks)
 
     async def find(self, event_id: bytes) -> RecordedEvent | None:
         """Return the event with this id, verified, or None."""
@@ -490,47 +502,70 @@ class SqliteLog:
         check_position(limit, "limit")
         return await self._reads.run(self._make_rows().check_page, after, limit)
 
-    async def read_view(self, function: Callable[..., T], *args: Any) -> T:
+    async def read_view(self, function: Callable[..., T], *args: Any, of: Collection[str] | None = None) -> T:
         """Run `function(connection, *args)` on a read connection once the inline views are at the head.
 
-        Raises EventLogError(`view_failed`) if a view cannot be brought there.
+        It may read those named by `of`, or all. Raises EventLogError(`view_failed`) if one cannot be brought there,
+        (`view_outdated`) where the log is open for reading only and lacks one; those it has are read as they stand.
         """
         self._guard.check()
         if self._writer is not None and self._views:
-            behind = await self._reads.run(self._views_behind)
-            if behind:
-                await self._files.in_time(self._writer.run_between(self._catch_up_views))
-        return await self._reads.run(function, *args)
+            async with self._catching_up:  # one reader's next try must not hide from another what failed
+                if await self._reads.run(self._views_behind, of):
+                    await self._catch_up_views(of)
+        elif self._views:
+            await self._reads.run(self._views.require_there, of)
+        return await self._reads.run(_finished, function, *args)
+
+    async def look(self, function: Callable[..., T], *args: Any) -> T:
+        """Run `function(connection, *args)` on a read connection, wherever the views stand."""
+        self._guard.check()
+        return await self._reads.run(_finished, function, *args)
 
     async def write_view(self, function: Callable[..., T], *args: Any) -> T:
         """Run `function(connection, *args)` in one write transaction under the file lock, for views only."""
         self._guard.check()
         if self._writer is None:
             raise StoreUnavailable("store_readonly", "the log was opened for reading only")
-        result: T = await self._files.in_time(self._writer.run_between(self._write_view, function, *args))
+        result: T = await self._files.in_time(self._writer.write_between(self._write_view, function, *args))
         return result
 
-    def _views_behind(self, connection: sqlite3.Connection) -> bool:
-        return self._views.are_behind(connection)
+    def _views_behind(self, connection: sqlite3.Connection, names: Collection[str] | None) -> bool:
+        return self._views.are_behind(connection, names)
 
-    def _catch_up_views(self, connection: sqlite3.Connection) -> None:
-        assert self._files.lock is not None, "views are written by a writer"
-        with self._files.lock:
-            self._views.catch_up(connection)
-        self._views.require_all()
+    async def _catch_up_views(self, names: Collection[str] | None) -> None:
+        assert self._writer is not None, "views are caught up by a writer"
+        self._views.retry()
+        await self._prepare_all_views(self._writer)
+        self._views.require(names)
 
-    def _write_view(self, connection: sqlite3.Connection, function: Callable[..., T], *args: Any) -> T:
+    def _tell_of_commit(self) -> None:
+        self._tail.wake()
+        self._commits.wake()
+
+    def next_commit(self) -> Callable[[float], Awaitable[None]]:
+        """Return what waits, for so many seconds at the most, for the first commit of this process from now on."""
+        return self._commits.next()
+
+    def scan_of(self, selection: Selection) -> Scan:
+        """Return what reads the events of a selection through a connection, for views in SQLite."""
+        return Scan(selection, self._registry)
+
+    def _write_view(self, connection: sqlite3.Connection, function: Callable[..., T], *args: Any) -> tuple[T, int, int]:
+        """Return the result, the size of the write-ahead log then, and how many rows were written."""
         assert self._files.lock is not None, "views are written by a writer"
+        self._views.forget_positions()
         with self._files.lock:
+            changes = connection.total_changes
             connection.execute("BEGIN IMMEDIATE")
             try:
-                result = function(connection, *args)
+                result = _finished(connection, function, *args)
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-            return result
+            return result, file_size(f"{self._path}-wal") or 0, connection.total_changes - changes
 
     async def check_file(self) -> list[Problem]:
         """Return damage that no hash of an event covers: of pages and indexes, and of the triggers on the tables."""
@@ -557,3 +592,17 @@ class SqliteLog:
                 after=after,
                 head=head.position,
             )
+
+
+def _finished(connection: sqlite3.Connection, function: Callable[..., Any], *args: Any) -> Any:
+    """Return what the function gives, unless it is something that would go on reading, or has not begun."""
+    result = function(connection, *args)
+    if isinstance(result, sqlite3.Cursor) and result.description is not None:
+        result.close()
+        raise Misuse("result_unfinished", "the function returned a cursor; fetch the rows in it")
+    if iscoroutine(result):
+        result.close()
+        raise Misuse(
+            "result_unfinished", "the function is a coroutine function; what runs on a connection is a plain one"
+        )
+    return result

@@ -14,15 +14,16 @@ from typing import Any, Final
 
 import msgspec
 
-from eventlog.codec import Registry
+from eventlog.codec import Registry, unreadable
 from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
 from eventlog.errors import InvalidInput, LogCorrupt
 from eventlog.log import ArtifactName, CheckedPage, Problem, RecordedEvent
 from eventlog.stores.artifacts import ARTIFACT_EVENTS, name_artifact
 from eventlog.stores.requests import Wanted
 from eventlog.stores.sqlite.database import Facts
+from eventlog.stores.subscription import TailPage, Unreadable
 
-__all__ = ["Rows"]
+__all__ = ["LastLeaves", "Rows"]
 
 _COLUMNS: Final = """e.position, e.stream_id, e.version, e.type_id, e.schema_version, e.actor_id, e.recorded_at_us,
 e.event_id, e.causation_id, CAST(e.correlation_id AS BLOB), e.body_kind, CAST(e.body AS BLOB), e.salt, e.leaf"""
@@ -40,14 +41,19 @@ _HEAD: Final = "SELECT position, leaf FROM events ORDER BY position DESC LIMIT 1
 _NO_TEXT: Final = prefixed("")
 
 _MAX_KNOWN_STREAMS: Final = 100_000
+_MAX_KNOWN_LEAVES: Final = 20_000
 
 Row = tuple[Any, ...]
+
+LastLeaves = dict[int, tuple[int, bytes]]
+"""By the id of a stream: the version and the leaf of its event that was read last."""
 
 _Stream = tuple[str, bytes | None]
 """A stream's name, and as it stands in an entry; None if no entry can hold it."""
 
-_Kind = tuple[str, str, bytes | None, Callable[[bytes], Any], bool]
-"""What many events share: type, actor, both as in an entry, what decodes the body, and whether to a Struct."""
+_Kind = tuple[str, str | None, str, bytes | None, Callable[[bytes], Any], bool]
+"""What many events share: type, the stored one where that is another, actor, both as in an entry, what decodes the
+body, and whether to a Struct. Where each body decides the type (see `Reading`), the first is empty."""
 
 
 class Rows:
@@ -126,6 +132,35 @@ class Rows:
                 if event is not None:
                     events.append(event)
         return events, position
+
+    def tail_page(self, connection: sqlite3.Connection, after: int, limit: int, leaves: LastLeaves) -> TailPage:
+        """Return what stands at the next `limit` positions; what cannot be decoded is named, and stops nobody here.
+
+        `leaves` is what the page before left behind: most events follow one of another page.
+        """
+        if len(leaves) > _MAX_KNOWN_LEAVES:
+            leaves.clear()
+        try:
+            return self._tail_page(connection, after, limit, _Leaves(connection, leaves))
+        except BaseException:
+            leaves.clear()  # the last of them may be wrong
+            raise
+
+    def _tail_page(self, connection: sqlite3.Connection, after: int, limit: int, leaves: _Leaves) -> TailPage:
+        page: TailPage = []
+        self._kinds.clear()
+        with closing(connection.execute(_LOG_PAGE, (after, limit))) as rows:
+            for position, row in enumerate(rows, after + 1):
+                if row[0] != position:
+                    raise LogCorrupt("position_gap", f"position {position} is missing", position=position)
+                try:
+                    event = self._event(connection, row, leaves.in_front_of(row), None)
+                except InvalidInput:
+                    page.append(Unreadable(position, self._streams[row[1]][0]))
+                else:
+                    assert event is not None, "without a filter every row is an event"
+                    page.append(event)
+        return page
 
     def check_page(self, connection: sqlite3.Connection, after: int, limit: int) -> CheckedPage:
         """Check the next `limit` rows behind position `after`, each by itself, and collect what is wrong."""
@@ -225,7 +260,7 @@ class Rows:
             leaf,
         ) = row
         kind = self._kinds.get((type_id, actor_id, schema_version)) or self._kind(connection, row)
-        type_name, actor, texts, decode, is_known = kind
+        type_name, stored_type, actor, texts, decode, is_known = kind
         stream, stream_text = self._streams.get(stream_id) or self._stream(connection, row)
         if body is None or salt is None:
             raise LogCorrupt(
@@ -265,45 +300,46 @@ class Rows:
                 stream=stream,
                 version=version,
             )
-        if wanted is not None and not wanted.has(type_name, stream):
+        if wanted is not None and not wanted.has(type_name or stored_type, stream):  # type: ignore[arg-type]
             return None
         try:
             data = decode(body)
-        except (InvalidInput, msgspec.DecodeError):
-            data = self._decode(type_name, schema_version, body, position, stream)  # which says what is wrong
-        return RecordedEvent(
-            position=position,
-            stream=stream,
-            version=version,
-            type=type_name,
-            schema_version=schema_version,
-            event_id=event_id,
-            recorded_at_us=at_us,
-            actor=actor,
-            correlation_id=None if correlation is None else _text(correlation),
-            causation_id=cause,
-            body=body,
-            data=data,
-            is_known=is_known,
-            leaf=leaf,
-            prev_in_stream=previous,
+        except (InvalidInput, msgspec.DecodeError) as error:
+            stored_name = stored_type or type_name
+            raise unreadable(stored_name, schema_version, error, position=position, stream=stream) from error
+        if not type_name:
+            type_name, data = data
+            if wanted is not None and not wanted.has(type_name, stream):
+                return None
+        return RecordedEvent(  # by place: from the sixteenth keyword on Python makes a dict of them, for each event
+            position,
+            stream,
+            version,
+            type_name,
+            schema_version,
+            event_id,
+            at_us,
+            actor,
+            None if correlation is None else _text(correlation),
+            cause,
+            body,
+            data,
+            is_known,
+            leaf,
+            previous,
+            stored_type,
         )
-
-    def _decode(self, type_name: str, schema_version: int, body: bytes, position: int, stream: str) -> Any:
-        try:
-            return self._registry.decode(type_name, schema_version, body)
-        except InvalidInput as error:
-            raise InvalidInput(
-                error.code, f"position {position} of stream {stream!r}: {error}", position=position
-            ) from error
 
     def _kind(self, connection: sqlite3.Connection, row: Row) -> _Kind:
         """Look up what the events of a type, version and actor share. Kept for one page: types may come later."""
         position, type_id, schema_version, actor_id = row[0], row[3], row[4], row[5]
-        type_name = self._types.get(type_id) or _name(connection, "types", "type_id", type_id, position)
+        stored_name = self._types.get(type_id) or _name(connection, "types", "type_id", type_id, position)
         actor = self._actors.get(actor_id) or _name(connection, "actors", "actor_id", actor_id, position)
-        self._types[type_id], self._actors[actor_id] = type_name, actor
-        kind = (type_name, actor, _texts(type_name, actor), *self._registry.reader(type_name, schema_version))
+        self._types[type_id], self._actors[actor_id] = stored_name, actor
+        reading = self._registry.reading(stored_name, schema_version)
+        stored_type = None if reading.type == stored_name else stored_name
+        texts = _texts(stored_name, actor)
+        kind = (reading.type or "", stored_type, actor, texts, reading.decode, reading.is_known)
         self._kinds[type_id, actor_id, schema_version] = kind
         return kind
 
@@ -318,9 +354,9 @@ class Rows:
 class _Leaves:
     """The last leaf of each stream while a page of the log is read, so that few have to be looked up."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, last: LastLeaves | None = None) -> None:
         self._connection: Final = connection
-        self._last: dict[int, tuple[int, bytes]] = {}
+        self._last: Final[LastLeaves] = {} if last is None else last
 
     def in_front_of(self, row: Row) -> bytes:
         """Return the leaf in front of a row's event in its stream. Raises LogCorrupt if that is missing."""

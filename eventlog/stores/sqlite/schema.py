@@ -8,7 +8,7 @@ The database is identified by `application_id` 0x45764C67 ("EvLg") and `user_ver
     types     event types, likewise
     actors    actors, likewise
     events    one row an event, clustered by position
-    views     which views are written here, and up to which position
+    views     which views are written here, and up to which position (`view_registry.py`)
 
 and, made when it is first needed, `snapshots` (`snapshots.py`), which is no part of the log: it may be dropped. Beside
 the file lie the artifacts that events name (`eventlog/stores/artifacts.py`).
@@ -43,6 +43,7 @@ from typing import Final
 __all__ = [
     "APPLICATION_ID",
     "CREATE",
+    "CREATE_VIEWS",
     "EVENT_COLUMNS",
     "FORMAT_VERSION",
     "INSERT_EVENT",
@@ -84,6 +85,7 @@ OWN_TABLES: Final = frozenset(
         "actors",
         "events",
         "views",
+        "consumers",
         "snapshots",
         "sqlite_master",
         "sqlite_schema",
@@ -107,6 +109,20 @@ WHEN EXISTS (SELECT 1 FROM {table} WHERE rowid = NEW.rowid OR name = NEW.name)
 BEGIN SELECT raise(ABORT, 'append_only'); END;
 """
 
+
+CREATE_VIEWS: Final = """
+CREATE TABLE views (
+  name TEXT NOT NULL,
+  state TEXT NOT NULL,
+  revision INTEGER NOT NULL,
+  position INTEGER NOT NULL CHECK (position >= 0),
+  generation INTEGER PRIMARY KEY AUTOINCREMENT,
+  shape TEXT NOT NULL,
+  problem TEXT,
+  leaf BLOB,
+  UNIQUE (name, state)
+) STRICT;
+"""
 
 CREATE: Final = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
@@ -157,10 +173,4 @@ CREATE TRIGGER events_update BEFORE UPDATE ON events WHEN NOT (
   NEW.body IS NULL AND NEW.salt IS NULL AND {_UNCHANGED})
 BEGIN SELECT raise(ABORT, 'append_only'); END;
 
-CREATE TABLE views (
-  name TEXT NOT NULL,
-  revision INTEGER NOT NULL,
-  position INTEGER NOT NULL CHECK (position >= 0),
-  PRIMARY KEY (name, revision)
-) STRICT, WITHOUT ROWID;
-"""
+{CREATE_VIEWS}"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -25,9 +25,10 @@ from eventlog.stores.requests import EncodedEvent, Part, Request, Write
 from eventlog.stores.sqlite.database import read_facts
 from eventlog.stores.sqlite.failures import is_definite_at_commit, is_poison, is_poison_inside, translate
 from eventlog.stores.sqlite.file_lock import FileLock
-from eventlog.stores.sqlite.foreign_write import ConnectionBroken, TransactionEnded, run_write
+from eventlog.stores.sqlite.foreign_write import ConnectionBroken, TransactionEnded, kept_tables, run_write
 from eventlog.stores.sqlite.identity import Identity
-from eventlog.stores.sqlite.schema import INSERT_EVENT, OWN_TABLES
+from eventlog.stores.sqlite.scan import Placed
+from eventlog.stores.sqlite.schema import INSERT_EVENT
 
 __all__ = ["Batch", "BatchOutcome", "InlineViews", "Transactions"]
 
@@ -57,8 +58,8 @@ _Name = tuple[int, bytes]
 class InlineViews(Protocol):
     """The views that are written in the append's own transaction."""
 
-    def follow(self, connection: sqlite3.Connection, before: int, after: int, types: Set[str]) -> None:
-        """Bring the views from position `before` to `after`. Never raises: a view that fails stays behind."""
+    def follow(self, connection: sqlite3.Connection, before: int, after: int, placed: Sequence[Placed]) -> None:
+        """Bring the views from position `before` to `after`. One that fails stays behind; only the database raises."""
 
     def forget(self) -> None:
         """Forget what was read in a transaction that failed."""
@@ -223,7 +224,7 @@ class Transactions:
             self._time_us = plan.time_us
             self._written = plan.estimate()
             if self._views is not None:
-                self._views.follow(connection, before, plan.position, plan.types)
+                self._views.follow(connection, before, plan.position, plan.placed or ())
         return answers
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
@@ -278,7 +279,8 @@ class _Plan:
         self._parts = 0
         self._bytes = 0
         self.rows: list[tuple[Any, ...]] = []
-        self.types: set[str] = set()
+        self.placed: list[Placed] | None = [] if transactions._views is not None else None
+        """What was placed, for the views."""
         self.position = transactions._position
         self.time_us = max(transactions._clock.now_us(), transactions._time_us)
 
@@ -307,8 +309,7 @@ class _Plan:
     def _written(self, request: Request, write: Write) -> Request:
         """Let the request write what belongs to it, and return it with its event's body. All of that or nothing."""
         connection = self._connection
-        own_tables = OWN_TABLES | {name.lower() for (name,) in connection.execute("SELECT name FROM views")}
-        body = run_write(connection, own_tables, write)
+        body = run_write(connection, kept_tables(connection), write)
         (part,) = request.parts
         (event,) = part.events
         return replace(request, parts=[replace(part, events=[replace(event, body=body)])])
@@ -385,7 +386,6 @@ class _Plan:
                 leaf,
                 stream_text + type_text + actor_text + (prefixed(correlation) if correlation else _NO_TEXT),
             )
-            self.types.add(type_name)
             self._placed[event_id] = (index, stream, event)
             self._bytes += len(body)
             rows.append(
@@ -406,6 +406,8 @@ class _Plan:
                     leaf,
                 )
             )
+        if self.placed is not None:
+            self._note_placed(part, actor, before, head.version)
         head.version, head.leaf, self.position = version, leaf, position
         self._parts += 1
         return AppendResult(
@@ -416,6 +418,22 @@ class _Plan:
             leaf=leaf,
             recorded_at_us=time_us,
         )
+
+    def _note_placed(self, part: Part, actor: str, position: int, version: int) -> None:
+        assert self.placed is not None, "there are views"
+        for number, event in enumerate(part.events, start=1):
+            self.placed.append(
+                (
+                    position + number,
+                    part.stream,
+                    version + number,
+                    event.type,
+                    event.schema_version,
+                    self.time_us,
+                    actor,
+                    event.body,
+                )
+            )
 
     def _interned(self, known: dict[str, _Name], table: str, column: str, name: str) -> _Name:
         row = self._connection.execute(f"SELECT {column} FROM {table} WHERE name = ?", (name,)).fetchone()

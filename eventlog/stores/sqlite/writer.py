@@ -20,6 +20,7 @@ from eventlog.log import AppendResult
 from eventlog.stores.clock import Clock
 from eventlog.stores.requests import Request
 from eventlog.stores.sqlite.connection import Worker
+from eventlog.stores.sqlite.foreign_write import ConnectionBroken
 from eventlog.stores.sqlite.transaction import Answer, Batch, BatchOutcome, Transactions
 from eventlog.stores.sqlite.wal import WalCheckpoints
 from eventlog.stores.telemetry import is_debugging, logger
@@ -29,6 +30,8 @@ __all__ = ["WriteConnection", "Writer", "WriterSettings"]
 MAX_BATCH_EVENTS: Final = 10_000
 MAX_QUEUED_REQUESTS: Final = 20_000
 MAX_TRIES: Final = 3
+_BYTES_OF_A_VIEW_ROW: Final = 256
+"""About what a row of a view is in the write-ahead log."""
 _IDLE_S: Final = 0.25
 _POLL_S: Final = 0.02
 _PATIENCE_S: Final = 0.2
@@ -131,6 +134,26 @@ class Writer:
     async def run_between(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run `function(connection, *args)` on the writer's thread, between two batches."""
         return await self._connection.worker.run(function, *args)
+
+    async def write_between(self, function: Callable[..., tuple[T, int, int]], *args: Any) -> T:
+        """As `run_between`, for a transaction that returns its result, the write-ahead log's size and how many rows.
+
+        Whatever of the log is due because of that follows. A connection that cannot be used is replaced first, as
+        before an append. Raises StoreUnavailable(`store_io_error`) if this transaction left it so.
+        """
+        if self.poison is not None:
+            await self.submit(self._make_barrier(self.poison))
+        connection = self._connection
+        try:
+            result, wal_bytes, rows = await connection.worker.run(function, *args)
+        except ConnectionBroken as error:
+            if connection is self._connection:
+                self._poison(str(error))
+            raise StoreUnavailable("store_io_error", f"nothing was written: {error}") from error
+        connection.wal.note_commit(wal_bytes, rows * _BYTES_OF_A_VIEW_ROW)
+        if connection.wal.is_due and connection is self._connection and not self._is_closing:
+            await connection.worker.run(connection.wal.run)
+        return result
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more requests and wait until those taken are answered, or the time is up."""
