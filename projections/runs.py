@@ -1,7 +1,9 @@
 """The view `runs`: one row a run, in the columns that people look at and decide from.
 
 A run of one action has its request in the row. A workflow run may have many requests: the row has the oldest that
-waits for a decision, if there is one, and counts in `asks` how many wait for a person.
+waits for a decision, if there is one, and counts in `asks` how many wait for a person. `refusal` is the code of why
+nobody could take the run up when that was tried last, as `definition_mismatch`; NULL once it has gone on since, or
+ended.
 
 What becomes of a workflow run hangs on more than its row shows: which of its waits are over, which request an edit has
 replaced. That is kept in the column `state`, as `eventlog.progress` folds it, without what no row needs (steps, values,
@@ -34,16 +36,18 @@ from eventlog.events import (
     OutcomeReconciled,
     OutcomeUnknown,
     ProposalRecorded,
+    ResumeRejected,
     ResumeStarted,
     RunCancelled,
     Status,
     Waiting,
 )
-from eventlog.log import RecordedEvent
 from eventlog.progress import Child, Progress, Stored, advance, requests_of
 from eventlog.proposal import Proposal, canonical_args
 from eventlog.run import Run
-from projections.projection import Row
+from eventlog.views import ViewEvent
+from projections.projection import Row, RowProjection
+from projections.run_refusals import NOT_REFUSED, is_overcome, refusal_columns
 
 __all__ = ["RUNS", "RunsProjection", "wanted_requests"]
 
@@ -66,6 +70,9 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "expires_at_us": "INTEGER",
     "asks": "INTEGER NOT NULL",
     "is_cancelled": "INTEGER NOT NULL",
+    "refusal": "TEXT",
+    "refusal_detail": "TEXT",
+    "refused_at_us": "INTEGER",
     "state": "TEXT",
     "version": "INTEGER NOT NULL",
 }
@@ -75,13 +82,14 @@ _CLOSED: Final = frozenset({Status.COMPLETED, Status.CANCELLED, Status.REJECTED,
 """How a workflow run has ended where no decision on what it left open can help it any more."""
 
 
-class RunsProjection:
+class RunsProjection(RowProjection):
     """Folds the events of runs into the row of each run."""
 
-    name: Final = "runs"
-    revision: Final = 3  # 1 passed over what undoes an effect or settles an unknown one, 2 over workflow runs
-    columns: Final = _COLUMNS
-    event_types: Final = frozenset(
+    name = "runs"
+    revision = 4  # 1 passed over what undoes an effect or settles an unknown one, 2 over workflow runs, 3 over refusals
+    columns = _COLUMNS
+    stream_prefix = RUN_PREFIX
+    event_types = frozenset(
         {
             "action_conflict",
             "action_executed",
@@ -98,6 +106,7 @@ class RunsProjection:
             "outcome_reconciled",
             "outcome_unknown",
             "proposal_recorded",
+            "resume_rejected",
             "resume_started",
             "run_cancelled",
             "run_claimed",
@@ -107,17 +116,21 @@ class RunsProjection:
         }
     )
 
-    def key(self, event: RecordedEvent) -> str | None:
+    def key(self, event: ViewEvent) -> str | None:
         """Return the run's id, or None for an event outside the runs' streams."""
         return event.stream.removeprefix(RUN_PREFIX) if event.stream.startswith(RUN_PREFIX) else None
 
-    def apply(self, row: Row | None, event: RecordedEvent) -> Row | None:
+    def apply(self, row: Row | None, event: ViewEvent) -> Row | None:
         """Return the row of the run as it is after `event`."""
         before = row or _first_row(event)
         if event.version <= before["version"]:
             return row  # applied already
+        if isinstance(event.data, ResumeRejected):
+            return {**before, **refusal_columns(before, event), "version": event.version}
         fold = _workflow_changes if before["state"] is not None or _begins_workflow(event.data) else _changes
-        return {**before, **fold(before, event), "version": event.version}
+        after = {**before, **fold(before, event), "version": event.version}
+        is_over = after["refusal"] is not None and is_overcome(after, event.data)
+        return {**after, **NOT_REFUSED} if is_over else after
 
 
 RUNS: Final = RunsProjection()
@@ -133,7 +146,7 @@ def wanted_requests(run: Run) -> tuple[Run, ...]:
     )
 
 
-def _first_row(event: RecordedEvent) -> Row:
+def _first_row(event: ViewEvent) -> Row:
     row: Row = dict.fromkeys(_COLUMNS)
     run_id = event.stream.removeprefix(RUN_PREFIX)
     return {**row, "run_id": run_id, "status": "", "executed": 0, "asks": 0, "is_cancelled": 0, "version": 0}
@@ -142,7 +155,7 @@ def _first_row(event: RecordedEvent) -> Row:
 # ── a run of one action ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _changes(row: Row, recorded: RecordedEvent) -> Row:
+def _changes(row: Row, recorded: ViewEvent) -> Row:
     if isinstance(recorded.data, RunCancelled):
         return _cancelled(row)
     changes = _request_changes(recorded.data)
@@ -260,7 +273,7 @@ def _begins_workflow(event: Any) -> bool:
     return isinstance(event, CheckpointSaved) and event.definition is not None
 
 
-def _workflow_changes(row: Row, recorded: RecordedEvent) -> Row:
+def _workflow_changes(row: Row, recorded: ViewEvent) -> Row:
     """Return the columns that the event changes. The others stay as they are, also where somebody has edited them."""
     run = _run_of(row)
     shown = _workflow_columns(run) if run.progress is not None else {}
