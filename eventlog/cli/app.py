@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from io import BytesIO, TextIOWrapper
 from typing import Final
 
@@ -40,15 +40,19 @@ SECTIONS: Final[Mapping[str, Mapping[str, Place]]] = {
         "show-trace": _place("seed", "show_trace", "Show a run with the events that led to it."),
     },
     "Look": {
-        "runs": _place("runs", "runs", "The state of runs: list, show; cancel, signal."),
+        "runs": _place("runs", "runs", "The runs: list, show, diff, timeline, usage; cancel, signal."),
         "approvals": _place(
             "approvals", "approvals", "What waits for a person: list, show, review, wait, edit, revoke."
         ),
         "tail": _place("tail", "tail", "Print events; -f goes on as they come."),
         "events": _place("events", "events", "Single events: show, append."),
+        "diagram": _place("diagram", "diagram", "Print a run as a picture, for Mermaid or Graphviz."),
+        "report": _place("report", "report", "Write a run's whole story as one HTML file."),
         "verify": _place("verify", "verify", "Check the log against its hashes, order and views."),
     },
     "Keep": {
+        "export": _place("export", "export", "Write events as jsonl, csv, cloudevents or parquet."),
+        "projections": _place("projections", "projections", "The views: list, status, rebuild, check, resume, drop."),
         "db": _place("db", "db", "The database: info, backup, migrate."),
         "doctor": _place("doctor", "doctor", "Check this machine and the log's folder."),
     },
@@ -98,9 +102,17 @@ def run(argv: Sequence[str]) -> int:
         silence_standard_output()
         return BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
-        return INTERRUPTED
+        return _interrupted(options)
     except OSError as error:
         return _cannot_say(error.strerror or str(error))
+
+
+def _interrupted(options: Options) -> int:
+    from eventlog.cli.failures import report_interrupted
+
+    with suppress(OSError):  # nobody is left to be told
+        report_interrupted(options)
+    return INTERRUPTED
 
 
 def _cannot_say(why: str) -> int:

@@ -10,18 +10,40 @@ error: standard output belongs to the answer of the command.
 from __future__ import annotations
 
 import inspect
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
-from importlib import import_module
 from typing import Any
 
+from eventlog.cli.imported import Imported, printing_elsewhere
+from eventlog.cli.options import Options
 from eventlog.errors import EventLogError, Misuse
 from eventlog.log import RunLog
 from eventlog.runtime.runner import Runner
 
-__all__ = ["load_runner", "printing_elsewhere"]
+__all__ = ["load_runner", "load_types", "register_types"]
+
+
+def register_types(options: Options) -> None:
+    """Import what `--app` and `--projections` name, so that the types of events in it are registered.
+
+    For commands that only read: they show the caller's events as his program does itself, and run nothing. Raises
+    Misuse (`app_unusable`, `projections_unusable`).
+    """
+    if options.app is not None:
+        load_types(options.app)
+    if options.projections is not None:
+        with printing_elsewhere():
+            Imported(options.projections, "--projections", "MODULE:NAME", "projections_unusable").loaded()
+
+
+def load_types(app: str) -> None:
+    """Import the program, so that its types of events are registered; no Runner is made. Raises Misuse(`app_unusable`).
+
+    A MODULE alone will do, for nothing in it is called.
+    """
+    with printing_elsewhere():
+        if ":" in app:
+            _found(app)
+        else:
+            _named(app).loaded()
 
 
 async def load_runner(app: str, log: RunLog) -> Runner:
@@ -43,32 +65,18 @@ async def load_runner(app: str, log: RunLog) -> Runner:
     return runner
 
 
-@contextmanager
-def printing_elsewhere() -> Iterator[None]:
-    """Send what the caller's own code prints to standard error."""
-    with redirect_stdout(sys.stderr):
-        yield
+def _named(app: str) -> Imported:
+    return Imported(app, "--app", "MODULE:RUNNER", "app_unusable")
 
 
 def _found(app: str) -> Any:
-    module_name, colon, name = app.partition(":")
-    if not (module_name and colon and name):
-        raise _unusable(app, "that is not MODULE:RUNNER")
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        found: Any = import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise _unusable(app, f"cannot import {module_name!r}: {type(error).__name__}: {error}") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise _unusable(app, f"{module_name!r} has no {name!r}")
-        found = getattr(found, part)
+    named = _named(app)
+    found = named.found()
     if not callable(found):
-        raise _unusable(app, f"{name!r} is a {type(found).__name__}, and cannot be called with the log")
+        name = app.partition(":")[2]
+        raise named.unusable(f"{name!r} is a {type(found).__name__}, and cannot be called with the log")
     return found
 
 
 def _unusable(app: str, why: str) -> Misuse:
-    return Misuse("app_unusable", f"--app {app!r}: {why}", app=app)
+    return _named(app).unusable(why)

@@ -1,9 +1,8 @@
-"""`eventlog approvals`: what waits for a person, shown whole: a decision, or an outcome that nobody knows."""
+"""`eventlog approvals`: what waits for a person: a decision, an outcome that nobody knows, what a crash has left."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from typing import Final
 
 import click
@@ -11,17 +10,16 @@ import click
 from eventlog.cli.commands import Group
 from eventlog.cli.edits import edit, revoke
 from eventlog.cli.elsewhere import decide_there, refuse_where_others_ask
+from eventlog.cli.inbox_rows import wanted_rows
+from eventlog.cli.kept_views import INBOX
+from eventlog.cli.late_views import require_views
 from eventlog.cli.options import Options
-from eventlog.cli.output import note, show_card, show_rows, time_text
-from eventlog.cli.request_card import card_of_request, choose, lines_of_request, whole_request
+from eventlog.cli.output import grouped, note, show_card, show_rows
+from eventlog.cli.request_card import choose, lines_of_request, whole_request
 from eventlog.cli.review import review
-from eventlog.cli.runs import all_rows, without_own
 from eventlog.cli.waiting import wait
-from eventlog.cli.wiring import Opened, complete, open_to_look, read_run
-from eventlog.errors import EventTypeUnknown
-from eventlog.proposal import canonical_args
-from eventlog.run import Run, Status
-from projections import Row, wanted_requests
+from eventlog.cli.wiring import complete, open_to_look, read_run
+from projections.sqlite_views.wanted import wanted_at
 
 __all__ = ["approvals"]
 
@@ -34,13 +32,15 @@ _COLUMNS: Final = {
     "proposal_hash": "proposal hash",
     "parent_run_id": "parent",
 }
-_WANTED: Final = {Status.WAITING_FOR_USER.value: "decide", Status.OUTCOME_UNKNOWN.value: "reconcile"}
-"""What a person is wanted for, by the status of the run."""
+_AFTER_A_CRASH: Final = (
+    "began and have no result, though their time has passed (resume): to find out what became of one, resume its run "
+    "where the action is registered, or look yourself and reconcile; --json has the commands"
+)
 
 
 @click.group("approvals", cls=Group)
 def approvals() -> None:
-    """What waits for a person: a decision, or an outcome that nobody knows."""
+    """What waits for a person: a decision, an outcome that nobody knows, what a crash has left."""
 
 
 for _command in (review, wait, revoke, edit):
@@ -52,10 +52,13 @@ for _command in (review, wait, revoke, edit):
 @click.option("--all", "shows_all", is_flag=True, help="Show all.")
 @click.pass_obj
 def list_approvals(options: Options, limit: int, shows_all: bool) -> None:
-    """List every request that waits for a person, and what for: `decide` or `reconcile`.
+    """List every request that waits for a person, and what for: `decide`, `reconcile` or `resume`.
 
     Requests of workflows are listed one by one, those of the runs that they have started as well, with the parent.
     `expired` is a request for which a decision comes too late.
+
+    `resume` is an effect that began and has no result, though the time of who was at it has passed: a crash that nobody
+    has looked after. Resume finds out what became of it; reconcile records what you found out yourself.
     """
     complete(options, _list(options, None if shows_all else limit))
 
@@ -73,56 +76,15 @@ def show_approval(options: Options, run_id: str, request_id: str | None) -> None
 
 
 async def _list(options: Options, limit: int | None) -> None:
-    shown: list[Row] = []
-    total = 0
     async with open_to_look(options) as opened:
-        async for row in all_rows(options, opened):
-            asks = int(row["asks"])
-            if asks and (limit is None or total < limit):
-                shown += [each async for each in _asked(opened, row)]
-            total += asks
-    show_rows(options, "approvals", shown[:limit], _COLUMNS, total=max(total, len(shown)))
-
-
-async def _asked(opened: Opened, row: Row) -> AsyncIterator[Row]:
-    """Give a row for each request of a run that waits for a person."""
-    if row["workflow"] is None and row["status"] == Status.WAITING_FOR_USER.value:
-        yield _asking(row, row["expires_at_us"], {})
-        return
-    try:
-        run, _ = await read_run(opened.log, row["run_id"])
-    except EventTypeUnknown:  # a newer program's run: what its row says, rather than no list at all
-        yield _asking(row, row["expires_at_us"], {})
-        return
-    if run.progress is None:
-        undoing = run.compensation.action if run.compensation is not None else None
-        yield _asking(row, None, {"action": _named(row["action"], undoing)}, "reconcile")
-        return
-    for request in wanted_requests(run):
-        yield _asking(row, request.expires_at_us, _columns_of(request), "reconcile" if request.is_unknown else "decide")
-
-
-def _asking(row: Row, expires_at_us: int | None, columns: Row, wanted: str = "decide") -> Row:
-    is_late = wanted == "decide" and expires_at_us is not None and time.time_ns() // 1000 >= expires_at_us
-    return {
-        **without_own(row),
-        "step": None,
-        **columns,
-        "expires_at": None if expires_at_us is None else time_text(expires_at_us),
-        "wanted": "expired" if is_late else wanted,
-    }
-
-
-def _columns_of(request: Run) -> Row:
-    assert request.proposal is not None, "a request has a proposal"
-    card = card_of_request(request)
-    names = ("step", "request_id", "action", "output", "proposal_hash", "approval")
-    return {**{name: card[name] for name in names}, "args": canonical_args(request.proposal.canonical)}
-
-
-def _named(action: str, undoing: str | None) -> str:
-    """Return the action that is asked about: the run's own, or the one that undoes it."""
-    return action if undoing is None else f"{undoing} (undoes {action})"
+        await require_views(options, opened, *INBOX)
+        now_us = time.time_ns() // 1000
+        wanted = await opened.log.read_view(wanted_at, now_us, limit, of=INBOX)
+    rows = wanted_rows(options, wanted, now_us)[:limit]
+    show_rows(options, "approvals", rows, _COLUMNS, total=max(wanted.total, len(rows)))
+    crashes = sum(row["wanted"] == "resume" for row in rows)
+    if crashes and not options.is_json:
+        note(options, f"{grouped(crashes)} of these effects {_AFTER_A_CRASH}")
 
 
 async def _show(options: Options, run_id: str, request_id: str | None) -> None:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from eventlog.cli.options import Options, common_options, output_option
+from eventlog.cli.options import Options, common_options, output_option, projections_option
 from eventlog.errors import InvalidInput
 
-__all__ = ["Command", "Group", "LazyGroup", "Place", "SeedCommand", "TargetCommand"]
+__all__ = ["Command", "Group", "LazyGroup", "Place", "SeedCommand", "TargetCommand", "TypedCommand"]
 
 
 class Command(click.Command):
@@ -35,6 +35,13 @@ class Command(click.Command):
 
     def _own_options(self) -> list[click.Parameter]:
         return common_options()
+
+
+class TypedCommand(Command):
+    """A command that shows events in the shapes of the caller's own types, which `--projections` may name as well."""
+
+    def _own_options(self) -> list[click.Parameter]:
+        return [projections_option("Your own projections, for their event types alone."), *super()._own_options()]
 
 
 class SeedCommand(Command):

@@ -12,10 +12,12 @@ from msgspec import to_builtins
 from eventlog.cli.commands import Group
 from eventlog.cli.options import Options
 from eventlog.cli.output import Progress, progress, show_card
+from eventlog.cli.projections.states import percent, spell_entry, spell_problem
 from eventlog.cli.wiring import complete, open_log
 from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite.schema import FORMAT_VERSION
+from projections.sqlite_views.entries import read_entries
 
 __all__ = ["db"]
 
@@ -53,12 +55,31 @@ def migrate(options: Options, dry_run: bool) -> None:
 async def _info(options: Options) -> None:
     async with open_log(options, is_read_only=True) as opened:
         health: dict[str, Any] = to_builtins(await opened.log.health())
+        views = await _views(opened.log)
         with progress(options, "counting") as bar:
             counts = await _count_types(opened.log, health["head"], bar)
         sizes = _sizes(opened.log.place)
     del health["is_read_only"], health["state"], health["queued"]  # of this command's own connection
-    card = {"path": options.db, **health, **sizes, "newest_known_format": FORMAT_VERSION, "events_by_type": counts}
+    card = {
+        "path": options.db,
+        **health,
+        **views,
+        **sizes,
+        "newest_known_format": FORMAT_VERSION,
+        "events_by_type": counts,
+    }
     show_card(options, card)
+
+
+async def _views(log: SqliteLog) -> dict[str, Any]:
+    """Return what a look at the views has to say beyond how far they are behind: what stopped one, what is built."""
+    found = await read_entries(log)
+    problems = {
+        spell_entry(entry): spell_problem(entry.problem) for entry in found.entries if entry.problem is not None
+    }
+    built = [entry for entry in found.entries if entry.state not in ("live", "kept") and entry.problem is None]
+    shares = {spell_entry(entry): f"{percent(entry.position, found.head)} %" for entry in built}
+    return {"views_stopped": problems, "views_building": shares}
 
 
 async def _count_types(log: SqliteLog, head: int, bar: Progress) -> dict[str, int] | str:

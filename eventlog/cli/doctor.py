@@ -9,20 +9,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import click
 
+from eventlog.cli.advice import spelled
 from eventlog.cli.commands import Command
+from eventlog.cli.kept_views import SHIPPED, is_brought_up_when_asked_for
 from eventlog.cli.options import Options
-from eventlog.cli.output import show_lines, time_text, write_document
+from eventlog.cli.output import counted, grouped, show_lines, time_text, write_document
+from eventlog.cli.projections.consumers import ConsumerState, consumers_of
+from eventlog.cli.projections.states import percent, spell_entry, spell_problem
 from eventlog.cli.text import visible
 from eventlog.cli.wiring import complete, open_log
 from eventlog.errors import EventLogError
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite.connection import SQLITE_FLOOR, SQLITE_VERSION, sqlite_has_wal_reset_fix
+from projections.sqlite_views.entries import ViewEntries, read_entries
 
 __all__ = ["doctor"]
 
@@ -33,6 +38,10 @@ _OLDEST_CLOCK_US: Final = 1_767_225_600_000_000
 """2026-01-01: no event of this program is older, so no clock is right that is before it."""
 _OLDEST_PYTHON: Final = (3, 11)
 _MAY_NOT_READ: Final = "Run this as the user who resumes the runs; what cannot be opened may have been left by a crash."
+_LITTLE_BYTES: Final = 256 * 1024 * 1024
+"""Less is nearly nothing: a view that is built again, a backup, a write-ahead log that nobody can shorten."""
+_ACCESS: Final = "Give this user write access."
+_NOT_WRITTEN: Final = {errno.ENOSPC: "Free some space.", errno.EROFS: "Mount it for writing."}
 
 State = Literal["ok", "warn", "fail"]
 
@@ -49,7 +58,7 @@ class Check(NamedTuple):
 @click.command("doctor", cls=Command)
 @click.pass_obj
 def doctor(options: Options) -> int:
-    """Check Python, SQLite and the clock, and with --db the log's folder, its locks and views.
+    """Check Python, SQLite and the clock, and with --db the log's folder, its locks, views and consumers.
 
     Appends nothing and changes no data; the side files of SQLite and of the lock may appear beside the log.
 
@@ -101,7 +110,20 @@ def _folder(folder: Path) -> Iterator[Check]:
             yield Check("ok", "folder_writable", str(folder))
             yield _flock_works(file.name)
     except OSError as error:
-        yield Check("fail", "folder_writable", f"{folder}: {error.strerror}", "Give this user write access.")
+        yield Check(
+            "fail", "folder_writable", f"{folder}: {error.strerror}", _NOT_WRITTEN.get(error.errno or 0, _ACCESS)
+        )
+    yield _disk(folder)
+
+
+def _disk(folder: Path) -> Check:
+    """Say how much room there is for this user, on a file system that counts it."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if not disk.f_blocks:
+        return Check("ok", "disk", "it does not say how much is free")
+    hint = "Free some space: a log that cannot be written refuses every append."
+    return _check(free >= _LITTLE_BYTES, "disk", f"{grouped(free)} bytes free", hint, otherwise="warn")
 
 
 def _flock_works(path: str) -> Check:
@@ -128,7 +150,11 @@ async def _log(options: Options) -> AsyncIterator[Check]:
             health = await opened.log.health()
             yield Check("ok", "log", f"format {health.format_version}, {health.head} events")
             yield await _last_event(opened.log, health.head)
-            yield _views(health.views_behind)
+            yield _views(options, health.views_behind)
+            for check in _unfinished_views(options, await read_entries(opened.log)):
+                yield check
+            for check in _consumers(await consumers_of(options, opened.log)):
+                yield check
             yield _owners(f"{opened.log.place}.owners")
     except EventLogError as error:
         yield Check("fail", "log", f"{error.code}: {error}", error.hint)
@@ -148,13 +174,34 @@ async def _last_event(log: SqliteLog, head: int) -> Check:
     )
 
 
-def _views(behind: dict[str, int]) -> Check:
+def _views(options: Options, behind: dict[str, int]) -> Check:
     if not behind:
         return Check("ok", "views", "none yet")
-    found = ", ".join(f"{name} is {count} events behind" for name, count in behind.items())
-    return _check(
-        not any(behind.values()), "views", found, "`eventlog runs list` brings the view of runs up.", otherwise="warn"
-    )
+    found = ", ".join(f"{name} is {counted(count, 'event')} behind" for name, count in behind.items())
+    late = [name.partition("/")[0] for name, count in behind.items() if count]
+    wanted = [name for name in late if not is_brought_up_when_asked_for(name)]
+    brings_up = ", ".join(f"`{spelled(options, 'resume', name)}`" for name in wanted)
+    own = "" if SHIPPED.issuperset(wanted) else "; name your own with --projections MODULE:NAME"
+    return _check(not wanted, "views", found, f"Brought up by {brings_up}{own}", otherwise="warn")
+
+
+def _consumers(states: Sequence[ConsumerState]) -> Iterator[Check]:
+    """Say which consumers stand behind the log while nobody runs them; nothing where none does."""
+    for each in states:
+        if each.condition == "behind":
+            found = f"{each.name} has handled {grouped(each.position)} of {counted(each.head, 'event')}; nobody runs it"
+            yield Check("warn", "consumer_stopped", found, "Start its program; what stopped it is said there.")
+
+
+def _unfinished_views(options: Options, found: ViewEntries) -> Iterator[Check]:
+    """Say which views have stopped, and which builds there are; nothing where there is neither."""
+    for entry in found.entries:
+        hint = f"What goes on from there:  {spelled(options, 'status', entry.name)}"
+        if entry.problem is not None:
+            yield Check("warn", "view_stopped", f"{spell_entry(entry)} {spell_problem(entry.problem)}", hint)
+        elif entry.state not in ("live", "kept"):
+            share = f"{spell_entry(entry)} is built up to {percent(entry.position, found.head)} %"
+            yield Check("warn", "view_building", share, hint)
 
 
 def _owners(folder: str) -> Check:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from eventlog.cli.advice import advice
 from eventlog.cli.options import Options
 from eventlog.cli.output import write_document, write_error_text, write_seed
 from eventlog.cli.text import shortened, visible
@@ -34,6 +35,7 @@ __all__ = [
     "label_of",
     "report",
     "report_failure",
+    "report_interrupted",
     "report_unexpected",
     "report_usage",
 ]
@@ -43,6 +45,9 @@ _MESSAGE: Final = 1000
 
 _UNEXPECTED: Final = frozenset({"store_full", "store_io_error", "store_identity_changed", "view_failed", "unexpected"})
 """What neither the caller nor the log did wrong."""
+
+_TRY_AGAIN: Final = frozenset({"view_busy", "view_late"})
+"""What another process is at work on."""
 
 
 class CannotVerify(Exception):
@@ -71,27 +76,40 @@ def exit_status(error: EventLogError) -> int:
         return 3
     if isinstance(error, Conflict | StoreBusy | CommitOutcomeUnknown | StillWaiting):
         return 5
+    if error.code in _TRY_AGAIN:
+        return 5
     return 1 if error.code in _UNEXPECTED else 2
 
 
-def report(error: EventLogError, options: Options, *, status: int | None = None) -> int:
-    """Tell a coded error in the form that the command owes, and return the exit status."""
+def report(error: EventLogError, options: Options, *, status: int | None = None, hint: str | None = None) -> int:
+    """Tell a coded error in the form that the command owes, and return the exit status.
+
+    `hint` is what the command knows better than the error's code.
+    """
+    hint = advice(error, options) if hint is None else hint
     if options.is_seed:
         write_seed({"error": label_of(error)})
         if _may_explain(options) and not options.verbosity:
-            write_error_text(_for_people(error))
+            write_error_text(_for_people(error, hint))
     elif options.is_json:
-        write_document(_document(label_of(error), str(error), error.hint, error.details))
+        write_document(_document(label_of(error), str(error), hint, error.details))
     else:
-        write_error_text(_for_people(error))
+        write_error_text(_for_people(error, hint))
     if options.verbosity:
-        _say_more(error, options)
+        _say_more(error, options, hint)
     return exit_status(error) if status is None else status
 
 
 def _may_explain(options: Options) -> bool:
     """Say whether a frozen command may use standard error: where it meets what the first seed does not have."""
     return options.is_about_workflow or options.app is not None
+
+
+def report_interrupted(options: Options) -> None:
+    """Tell a program that reads JSON that the command was interrupted, unless its answer has begun already."""
+    if options.format == "json" and not options.is_seed and not options.is_streaming:
+        error = options.interrupted or EventLogError("interrupted", "the command was interrupted before it had ended")
+        write_document(_document(error.code, str(error), advice(error, options), error.details))
 
 
 def report_unexpected(error: Exception, options: Options) -> int:
@@ -132,14 +150,14 @@ def report_failure(failure: Failure) -> None:
     write_error_text(text if hint is None else f"{text}\nhint: {hint.hint}")
 
 
-def _for_people(error: EventLogError) -> str:
+def _for_people(error: EventLogError, hint: str) -> str:
     lines = [f"error[{visible(error.code)}]: {visible(str(error))}"]
     lines += [
         f"  {visible(name)}: {visible(str(value))}"
         for name, value in error.details.items()
         if _is_news(error, name, value)
     ]
-    return "\n".join([*lines, f"hint: {error.hint}"])
+    return "\n".join([*lines, f"hint: {visible(hint)}"])
 
 
 def _is_news(error: EventLogError, name: str, value: Any) -> bool:
@@ -149,10 +167,10 @@ def _is_news(error: EventLogError, name: str, value: Any) -> bool:
     return str(value) not in str(error)
 
 
-def _say_more(error: EventLogError, options: Options) -> None:
+def _say_more(error: EventLogError, options: Options, hint: str) -> None:
     """Say on standard error what a program's answer does not; where the program is at fault, also where."""
     if options.is_seed or options.is_json:
-        write_error_text(_for_people(error))
+        write_error_text(_for_people(error, hint))
     if error.code == "unexpected" and error.__traceback__ is not None:
         _show_traceback(error)
     if error.code == "app_unusable" and isinstance(error.__cause__, Exception):

@@ -10,10 +10,12 @@ from typing import Any, Final, Literal
 import click
 from click.core import ParameterSource
 
-__all__ = ["FORMATS", "Options", "common_options", "output_option"]
+from eventlog.errors import EventLogError
+
+__all__ = ["FORMATS", "Options", "common_options", "into_option", "output_option", "projections_option"]
 
 FORMATS: Final = ("human", "plain", "json", "jsonl")
-_VARIABLES: Final = ("EVENTLOG_DB", "EVENTLOG_OUTPUT", "EVENTLOG_APP")
+_VARIABLES: Final = ("EVENTLOG_DB", "EVENTLOG_OUTPUT", "EVENTLOG_APP", "EVENTLOG_PROJECTIONS", "EVENTLOG_VIEWS")
 Format = Literal["human", "plain", "json", "jsonl"]
 
 
@@ -27,6 +29,10 @@ class Options:
         """The command is one of the five whose output is frozen."""
         self.is_about_workflow = False
         """What was refused is about a run of a workflow, of which the first seed says nothing."""
+        self.is_streaming = False
+        """The answer is written piece by piece, so that nothing can be said instead of it any more."""
+        self.interrupted: EventLogError | None = None
+        """What an interrupted command leaves, if it can say that."""
 
     @property
     def db(self) -> str:
@@ -52,6 +58,16 @@ class Options:
     def app(self) -> str | None:
         """The caller's own program, as `MODULE:RUNNER`, or None."""
         return self._path("app", "EVENTLOG_APP")
+
+    @property
+    def projections(self) -> str | None:
+        """The caller's own projections, as `MODULE:NAME`, or None."""
+        return self._path("projections", "EVENTLOG_PROJECTIONS")
+
+    @property
+    def into(self) -> str | None:
+        """The database of views apart from the log's own, as given, or None."""
+        return self._path("into", "EVENTLOG_VIEWS")
 
     @property
     def may_ask(self) -> bool:
@@ -101,7 +117,11 @@ def common_options() -> list[click.Parameter]:
     """Return fresh options that every command has."""
     return [
         _option("--db", metavar="FILE", help="The log (or EVENTLOG_DB)."),
-        _option("--app", metavar="MODULE:RUNNER", help="Your own actions and workflows (or EVENTLOG_APP)."),
+        _option(
+            "--app",
+            metavar="MODULE:RUNNER",
+            help="Your own program: actions, workflows, event types (or EVENTLOG_APP).",
+        ),
         _option("--format", type=click.Choice(FORMATS), help="How results are written."),
         _option("--json", is_flag=True, default=None, help="The same as --format json."),
         _option("--no-color", is_flag=True, default=None, help="No colours (or NO_COLOR)."),
@@ -115,6 +135,16 @@ def common_options() -> list[click.Parameter]:
 def output_option(text: str = "What the run writes to (or EVENTLOG_OUTPUT).") -> click.Parameter:
     """Return a fresh `--output` with this help."""
     return _option("--output", metavar="TARGET", help=text)
+
+
+def projections_option(text: str = "Your own projections (or EVENTLOG_PROJECTIONS).") -> click.Parameter:
+    """Return a fresh `--projections` with this help."""
+    return _option("--projections", metavar="MODULE:NAME", help=text)
+
+
+def into_option() -> click.Parameter:
+    """Return a fresh `--into`, for commands about views that may lie in a database of their own."""
+    return _option("--into", metavar="FILE", help="Views in a database of their own (or EVENTLOG_VIEWS).")
 
 
 def _option(*names: str, **settings: Any) -> click.Option:

@@ -14,12 +14,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from eventlog.cli.options import Options
 from eventlog.cli.text import escaped_json, visible
+from eventlog.times import time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = [
     "CannotWrite",
     "cell",
+    "counted",
+    "grouped",
+    "measured_progress",
     "note",
     "progress",
     "show_card",
@@ -51,6 +54,7 @@ _GAP: Final = 3
 
 Row = Mapping[str, Any]
 Progress = Callable[[int, int], None]
+MeasuredProgress = Callable[[int, int, str], None]
 
 
 class CannotWrite(OSError):
@@ -134,16 +138,6 @@ def silence_standard_output() -> None:
     os.close(descriptor)
 
 
-def time_text(at_us: int) -> str:
-    """Return microseconds UTC as ISO 8601."""
-    try:
-        seconds, microseconds = divmod(at_us, 1_000_000)
-        at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
-    except (OverflowError, OSError, ValueError):
-        return f"{at_us} µs"  # a time that no calendar holds
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 def cell(value: Any) -> str:
     """Return a value as text for people, on one line."""
     match value:
@@ -171,7 +165,7 @@ def show_rows(options: Options, name: str, rows: Sequence[Row], columns: Mapping
         case "human":
             _show_table(options, rows, columns)
     if len(rows) < total:
-        note(options, f"showing {_grouped(len(rows))} of {_grouped(total)} (--all)")
+        note(options, f"showing {grouped(len(rows))} of {grouped(total)} (--all)")
     elif not rows and options.format == "human":
         note(options, f"no {name}")
 
@@ -209,6 +203,30 @@ def progress(options: Options, title: str) -> Iterator[Progress]:
     with Bar(console=_console(options, sys.stderr), transient=True) as bar:
         task = bar.add_task(title)
         yield lambda done, total: bar.update(task, completed=done, total=max(total, 1))
+
+
+@contextmanager
+def measured_progress(options: Options, title: str) -> Iterator[MeasuredProgress]:
+    """As `progress`, with a text behind the bar: call it with what is done, what there is in all, and the text."""
+    if not options.shows_progress:
+        yield _no_measured_progress
+        return
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %", markup=False),
+        TextColumn("{task.fields[text]}", markup=False),
+    )
+    with Bar(*columns, console=_console(options, sys.stderr), transient=True) as bar:
+        task = bar.add_task(title, text="")
+        yield lambda done, total, text: bar.update(task, completed=done, total=max(total, 1), text=text)
+
+
+def _no_measured_progress(done: int, total: int, text: str) -> None:
+    """Draw nothing."""
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -253,5 +271,11 @@ def _console(options: Options, file: TextIO) -> Console:
     )
 
 
-def _grouped(number: int) -> str:
+def grouped(number: int) -> str:
+    """Return a number with its thousands apart."""
     return f"{number:,}".replace(",", " ")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return so many of these, as `1 event` and `2 events`."""
+    return f"{grouped(number)} {noun}{'' if number == 1 else 's'}"

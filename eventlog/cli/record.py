@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from eventlog.cli.output import cell, time_text
 from eventlog.cli.text import shortened, visible
 from eventlog.cli.trace import trace_item
+from eventlog.codec import REGISTRY
 from eventlog.events import OutcomeReconciled, RunEvent
 from eventlog.log import RecordedEvent
 from eventlog.run import Run
@@ -19,13 +19,19 @@ _RUN_EVENTS = get_args(RunEvent)
 
 
 def as_document(event: RecordedEvent) -> dict[str, Any]:
-    """Return all there is of an event, ids and hashes as hex, the data as the stored JSON spells it."""
+    """Return all there is of an event, ids and hashes as hex.
+
+    `type`, `schema_version` and `data` are those of today; what was stored under another name or in an older shape says
+    so in `stored_type` and `stored_schema_version`. Data that is in today's shape is as the stored JSON spells it.
+    """
+    schema_version, data = REGISTRY.in_current_shape(event)
+    is_old = schema_version != event.schema_version
     return {
         "position": event.position,
         "stream": event.stream,
         "version": event.version,
         "type": event.type,
-        "schema_version": event.schema_version,
+        "schema_version": schema_version,
         "event_id": event.event_id.hex(),
         "recorded_at": time_text(event.recorded_at_us),
         "actor": event.actor,
@@ -33,7 +39,9 @@ def as_document(event: RecordedEvent) -> dict[str, Any]:
         "causation_id": event.causation_id.hex() if event.causation_id is not None else None,
         "leaf": event.leaf.hex(),
         "prev_in_stream": event.prev_in_stream.hex(),
-        "data": json.loads(event.body),
+        **({} if event.stored_type is None else {"stored_type": event.stored_type}),
+        **({"stored_schema_version": event.schema_version} if is_old else {}),
+        "data": data,
     }
 
 

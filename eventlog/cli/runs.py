@@ -1,25 +1,27 @@
-"""`eventlog runs`: the state of runs, and what a person tells one: a signal, or that it is cancelled."""
+"""`eventlog runs`: runs as they are and were, and what a person tells one: a signal, or that it is cancelled."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import click
 from msgspec import to_builtins
 
 from eventlog.cli.commands import Group
+from eventlog.cli.late_views import require_views
 from eventlog.cli.options import Options
-from eventlog.cli.output import note, show_card, show_rows, time_text
+from eventlog.cli.output import show_card, show_rows, time_text
 from eventlog.cli.record import decision_of, verdict_of
 from eventlog.cli.seed import card_of
 from eventlog.cli.source import json_argument
+from eventlog.cli.state_diff import show_diff
 from eventlog.cli.text import shortened
+from eventlog.cli.timeline import timeline
+from eventlog.cli.usage import usage
 from eventlog.cli.wiring import Opened, complete, open_existing, open_to_look, read_run
 from eventlog.cli.workflow_state import (
     happened_anyway,
-    last_refusal,
     refused_text,
     state_card,
     state_document,
@@ -27,12 +29,13 @@ from eventlog.cli.workflow_state import (
     terms_of,
 )
 from eventlog.decide import check_run_id
-from eventlog.errors import EventTypeUnknown, StoreUnavailable
+from eventlog.events import run_stream
 from eventlog.log import RecordedEvent
 from eventlog.run import Compensation, Run, Status
+from eventlog.times import parse_time
 from projections import Row
 
-__all__ = ["all_rows", "collect_rows", "runs", "without_own"]
+__all__ = ["all_rows", "collect_rows", "runs"]
 
 _COLUMNS: Final = {
     "run_id": "run",
@@ -42,7 +45,8 @@ _COLUMNS: Final = {
     "workflow": "workflow",
     "waiting_for": "waits for",
 }
-_OWN: Final = frozenset({"asks", "expires_at_us", "is_cancelled", "state", "version"})
+_REFUSAL_COLUMNS: Final = ("refusal", "refusal_detail", "refused_at_us")
+_OWN: Final = frozenset({"asks", "expires_at_us", "is_cancelled", "state", "version", *_REFUSAL_COLUMNS})
 """Columns of the view that are not for readers; `version` is that of the last event that changed the row."""
 _PAGE: Final = 1000
 _REFUSAL: Final = 100
@@ -53,7 +57,11 @@ _DRIVEN: Final = frozenset({Status.RUNNING.value, Status.WAITING.value})
 
 @click.group("runs", cls=Group)
 def runs() -> None:
-    """The state of runs."""
+    """The runs: their state, their story, what they have used."""
+
+
+for _command in (timeline, usage):
+    runs.add_command(_command)
 
 
 @runs.command("list")
@@ -78,14 +86,30 @@ def list_runs(options: Options, limit: int, shows_all: bool, statuses: tuple[str
 @runs.command("show")
 @click.argument("run_id", metavar="RUN")
 @click.option("--at-version", type=click.IntRange(min=1), metavar="N", help="As it was after its event N.")
+@click.option("--at-time", metavar="T", help="As it was then: ISO 8601 with a zone or Z, or @ and microseconds.")
 @click.pass_obj
-def show_run(options: Options, run_id: str, at_version: int | None) -> None:
+def show_run(options: Options, run_id: str, at_version: int | None, at_time: str | None) -> None:
     """Show a run as its events leave it, with everything that is frozen.
 
     Of a workflow the paused state comes first: what is committed, what is done and not committed yet, what it waits
-    for.
+    for. With --at-time the events count that were recorded at that instant or before.
     """
-    complete(options, _show(options, run_id, at_version))
+    if at_version is not None and at_time is not None:
+        raise click.UsageError("--at-version and --at-time exclude one another.")
+    complete(options, _show(options, run_id, at_version, None if at_time is None else parse_time(at_time)))
+
+
+@runs.command("diff")
+@click.argument("run_id", metavar="RUN")
+@click.argument("first", type=click.IntRange(min=1), metavar="V1")
+@click.argument("second", type=click.IntRange(min=1), metavar="V2")
+@click.pass_obj
+def diff_run(options: Options, run_id: str, first: int, second: int) -> None:
+    """Show what changed in a run between its versions V1 and V2, field by field, and the events in between.
+
+    JSON has every value whole; for people long ones are cut, which is said.
+    """
+    complete(options, _diff(options, run_id, first, second))
 
 
 @runs.command("cancel")
@@ -122,13 +146,13 @@ async def collect_rows(
             continue
         total += 1
         if limit is None or total <= limit:
-            shown.append(without_own(row))
+            shown.append({**_without_own(row), "refused": _refused(row)})
     return shown, total
 
 
 async def all_rows(options: Options, opened: Opened) -> AsyncIterator[Row]:
     """Give the rows of the view by run id, and say what it is missing."""
-    await _note_if_late(options, opened)
+    await require_views(options, opened, opened.view.name)
     after: str | None = None
     while page := await opened.table.page(after, _PAGE):
         for row in page:
@@ -136,44 +160,42 @@ async def all_rows(options: Options, opened: Opened) -> AsyncIterator[Row]:
         after = str(page[-1]["run_id"])
 
 
-def without_own(row: Row) -> Row:
+def _without_own(row: Row) -> Row:
     """Return the row without the columns that are the view's own."""
     return {name: value for name, value in row.items() if name not in _OWN}
-
-
-async def _note_if_late(options: Options, opened: Opened) -> None:
-    """Say what a view is missing that cannot be brought up, because the log cannot be written here."""
-    health = await opened.log.health()
-    if not health.is_read_only:
-        return
-    behind = health.views_behind.get(f"{opened.view.name}/{opened.view.revision}")
-    if behind is None:
-        raise StoreUnavailable("store_readonly", "the log has no view of runs yet, and cannot be written to make one")
-    if behind:
-        note(options, f"the view of runs is {behind} events behind the log, which cannot be written here")
 
 
 async def _list(options: Options, limit: int | None, statuses: Collection[str]) -> None:
     async with open_to_look(options) as opened:
         rows, total = await collect_rows(options, opened, limit, statuses)
-        rows = [await _with_refusal(options, opened, row) for row in rows]
-    show_rows(options, "runs", rows, _COLUMNS, total=total)
+    show_rows(options, "runs", rows if options.is_json else [_for_people(row) for row in rows], _COLUMNS, total=total)
 
 
-async def _with_refusal(options: Options, opened: Opened, row: Row) -> Row:
-    """Return the row with why nobody could drive the run on. For people that is what it waits for."""
-    refused = None
-    if row["workflow"] is not None and row["status"] in _DRIVEN:
-        with suppress(EventTypeUnknown):  # of a newer program's run its row is said, rather than no list at all
-            refused = refused_text(last_refusal(*await read_run(opened.log, row["run_id"])))
-    if refused is not None and not options.is_json:
-        return {**row, "waiting_for": shortened(f"refused: {refused}", _REFUSAL)}
-    return {**row, "refused": refused}
+def _refused(row: Row) -> str | None:
+    """Return why nobody could drive a workflow run on, if somebody has to before it goes on by itself."""
+    if row["refusal"] is None or row["workflow"] is None or row["status"] not in _DRIVEN:
+        return None
+    return refused_text({"code": row["refusal"], "detail": row["refusal_detail"]})
 
 
-async def _show(options: Options, run_id: str, at_version: int | None) -> None:
+def _for_people(row: Row) -> Row:
+    """Return the row with what it was refused as what the run waits for."""
+    refused = row["refused"]
+    return row if refused is None else {**row, "waiting_for": shortened(f"refused: {refused}", _REFUSAL)}
+
+
+async def _diff(options: Options, run_id: str, first: int, second: int) -> None:
     async with open_to_look(options) as opened:
-        run, events = await read_run(opened.log, run_id, at_version=at_version)
+        before, _ = await read_run(opened.log, run_id, at_version=first)
+        after, _ = await read_run(opened.log, run_id, at_version=second)
+        low, high = sorted((first, second))
+        between = [event async for event in opened.log.read(run_stream(run_id), after=low, limit=high - low)]
+    show_diff(options, before, after, between)
+
+
+async def _show(options: Options, run_id: str, at_version: int | None, at_us: int | None) -> None:
+    async with open_to_look(options) as opened:
+        run, events = await read_run(opened.log, run_id, at_version=at_version, at_us=at_us)
     if run.progress is not None:
         _show_workflow(options, run, events)
         return

@@ -8,7 +8,6 @@ from typing import Any, Final
 import click
 from msgspec import to_builtins
 
-from eventlog.cli.application import printing_elsewhere
 from eventlog.cli.commands import SeedCommand, TargetCommand
 from eventlog.cli.decisions import (
     Asked,
@@ -20,6 +19,7 @@ from eventlog.cli.decisions import (
 )
 from eventlog.cli.elsewhere import sends_there
 from eventlog.cli.failures import report_failure
+from eventlog.cli.imported import printing_elsewhere
 from eventlog.cli.options import Options
 from eventlog.cli.output import write_seed, write_workflow
 from eventlog.cli.source import json_argument

@@ -7,7 +7,8 @@ from fnmatch import fnmatchcase
 
 import click
 
-from eventlog.cli.commands import Command
+from eventlog.cli.application import register_types
+from eventlog.cli.commands import TypedCommand
 from eventlog.cli.options import Options
 from eventlog.cli.output import to_json, write_text
 from eventlog.cli.record import as_document, as_line, cells
@@ -20,22 +21,33 @@ from eventlog.run import Run
 __all__ = ["tail"]
 
 
-@click.command("tail", cls=Command)
+@click.command("tail", cls=TypedCommand)
 @click.argument("run_id", metavar="[RUN]", required=False)
 @click.option("--follow", "-f", is_flag=True, help="Go on as events come.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="POS", help="Only events behind this position.")
-@click.option("--type", "pattern", metavar="GLOB", help="Only events whose type matches, as 'action_*'.")
+@click.option(
+    "--type",
+    "patterns",
+    metavar="GLOB",
+    multiple=True,
+    help="Only events whose type matches, as 'action_*'; repeatable.",
+)
 @click.pass_obj
-def tail(options: Options, run_id: str | None, follow: bool, after: int, pattern: str | None) -> None:
-    """Print the events of the log, or of one run: position, time, stream, version, type, summary."""
+def tail(options: Options, run_id: str | None, follow: bool, after: int, patterns: tuple[str, ...]) -> None:
+    """Print the events of the log, or of one run: position, time, stream, version, type, summary.
+
+    Events of your own types are shown in their current shape, and under their current name, with --app MODULE or
+    --projections MODULE:NAME, which are imported; as they are stored without.
+    """
     if follow and options.format == "json":
         raise click.UsageError("What follows never ends, so it is no JSON document; use --format jsonl.")
     if run_id is not None:
         check_run_id(run_id)
-    complete(options, _tail(options, run_id, follow, after, pattern))
+    register_types(options)
+    complete(options, _tail(options, run_id, follow, after, patterns))
 
 
-async def _tail(options: Options, run_id: str | None, follow: bool, after: int, pattern: str | None) -> None:
+async def _tail(options: Options, run_id: str | None, follow: bool, after: int, patterns: tuple[str, ...]) -> None:
     async with open_to_look(options, follows=follow) as opened:
         if after:
             await check_not_beyond(opened.log, after, "--after")
@@ -44,9 +56,15 @@ async def _tail(options: Options, run_id: str | None, follow: bool, after: int, 
         wanted = (
             event
             async for event in events
-            if (stream is None or event.stream == stream) and (pattern is None or fnmatchcase(event.type, pattern))
+            if (stream is None or event.stream == stream) and _is_wanted(event, patterns)
         )
         await _print(options, wanted)
+
+
+def _is_wanted(event: RecordedEvent, patterns: tuple[str, ...]) -> bool:
+    """Say whether the type, or the name that it was stored under, matches one of the patterns, if there are any."""
+    names = (event.type, event.stored_type or event.type)
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
 async def _following(log: EventReader, after: int) -> AsyncIterator[RecordedEvent]:
@@ -70,15 +88,16 @@ async def _ending(log: EventReader, run_id: str | None, after: int) -> AsyncIter
 
 async def _print(options: Options, events: AsyncIterator[RecordedEvent]) -> None:
     if options.format == "json":
-        await _print_document(events)
+        await _print_document(options, events)
         return
     spell = _SPELLINGS[options.format]
     async for event in events:
         write_text(spell(event) + "\n")
 
 
-async def _print_document(events: AsyncIterator[RecordedEvent]) -> None:
+async def _print_document(options: Options, events: AsyncIterator[RecordedEvent]) -> None:
     """Write one JSON document piece by piece, however long it gets."""
+    options.is_streaming = True
     before = '{"events": ['
     async for event in events:
         write_text(before + to_json(as_document(event)))

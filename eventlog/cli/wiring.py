@@ -6,13 +6,15 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
 import eventlog
+from eventlog.cli.build_line import build_line
+from eventlog.cli.kept_views import KEPT
 from eventlog.cli.options import Options
 from eventlog.cli.text import visible
 from eventlog.decide import check_run_id, require_run
@@ -25,9 +27,20 @@ from eventlog.runtime.actions.write_file import WriteFile
 from eventlog.runtime.failpoints import FAILPOINTS, Reach, crash_at, pass_by
 from eventlog.runtime.runner import Runner
 from eventlog.stores import SqliteLog
-from projections import RunsTable, SqliteView, runs_view
+from eventlog.times import time_text
+from projections import RUNS, Projection, RunsTable, SqliteView
 
-__all__ = ["Opened", "check_not_beyond", "complete", "open_existing", "open_log", "open_to_look", "read_run"]
+__all__ = [
+    "Opened",
+    "check_not_beyond",
+    "complete",
+    "open_existing",
+    "open_log",
+    "open_to_look",
+    "open_views_as_they_are",
+    "read_run",
+    "version_of",
+]
 
 T = TypeVar("T")
 
@@ -40,9 +53,10 @@ _NOT_WRITABLE: Final = frozenset({"store_cannot_open", "store_readonly"})
 
 
 class Opened(NamedTuple):
-    """An open log, its view of runs, and a runner on it: that of `--app`, or one that can write drafts."""
+    """An open log, its views by name, that of runs, and a runner on it: that of `--app`, or one that writes drafts."""
 
     log: SqliteLog
+    views: Mapping[str, SqliteView]
     view: SqliteView
     table: RunsTable
     runner: Runner
@@ -62,22 +76,43 @@ async def open_log(
     may_create: bool = False,
     is_read_only: bool = False,
     only_looks: bool = False,
+    asked_for: Sequence[Projection] = (),
     reach: Reach = pass_by,
 ) -> AsyncIterator[Opened]:
-    """Open the log that `--db` names. Raises StoreUnavailable(`store_not_found`), or creates it where allowed.
+    """Open the log that `--db` names, with the views that are kept and those that are `asked_for` brought up.
 
+    Raises StoreUnavailable(`store_not_found`), or creates it where allowed.
     Raises Misuse(`app_unusable`) where `--app` gives no Runner; who `only_looks` needs none, and its code is not run.
     Raises click.UsageError where EVENTLOG_FAILPOINT asks for a crash that the Runner of `--app` would pass by.
     """
     app = None if is_read_only or only_looks else options.app
     if app is not None and os.environ.get(_FAILPOINT):
         raise click.UsageError(f"{_FAILPOINT} works without --app (EVENTLOG_APP) only; nothing was done.")
-    view = runs_view()
-    log = eventlog.open(options.db, views=[view], may_create=may_create, is_read_only=is_read_only)
+    views = {projection.name: SqliteView(projection) for projection in (*KEPT, *asked_for)}
+    log = eventlog.open(options.db, views=views.values(), may_create=may_create, is_read_only=is_read_only)
+    assert isinstance(log, SqliteLog), "the command line has refused memory:"
+    async with AsyncExitStack() as stack:
+        with build_line(options) as show:
+            log.tells_builds(show)
+            await stack.enter_async_context(log)
+        table = RunsTable(log, views[RUNS.name])
+        yield Opened(log, views, views[RUNS.name], table, await _runner(app, log, table, reach))
+
+
+@asynccontextmanager
+async def open_views_as_they_are(options: Options, *, is_read_only: bool = False) -> AsyncIterator[SqliteLog]:
+    """Open the log that `--db` names without bringing any of its views up, for commands that are about the views.
+
+    The types of events of `--app` are registered, if it is given. Raises as `open_log`.
+    """
+    if options.app is not None:
+        from eventlog.cli.application import load_types
+
+        load_types(options.app)
+    log = eventlog.open(options.db, may_create=False, is_read_only=is_read_only)
     assert isinstance(log, SqliteLog), "the command line has refused memory:"
     async with log:
-        table = RunsTable(log, view)
-        yield Opened(log, view, table, await _runner(app, log, table, reach))
+        yield log
 
 
 async def _runner(app: str | None, log: SqliteLog, table: RunsTable, reach: Reach) -> Runner:
@@ -120,18 +155,24 @@ async def _is_workflow(log: EventReader, run_id: str) -> bool:
 
 
 @asynccontextmanager
-async def open_to_look(options: Options, *, follows: bool = False, reach: Reach = pass_by) -> AsyncIterator[Opened]:
+async def open_to_look(
+    options: Options, *, follows: bool = False, asked_for: Sequence[Projection] = (), reach: Reach = pass_by
+) -> AsyncIterator[Opened]:
     """Open the log for a command that only reads: with its views brought up, or, where it cannot be written, as it is.
 
     Raises StoreUnavailable as `open_log`, and for one that `follows` if it would never see what others append.
     """
     async with AsyncExitStack() as stack:
         try:
-            opened = await stack.enter_async_context(open_log(options, only_looks=True, reach=reach))
+            opened = await stack.enter_async_context(
+                open_log(options, only_looks=True, asked_for=asked_for, reach=reach)
+            )
         except StoreUnavailable as error:
             if error.code not in _NOT_WRITABLE:
                 raise
-            opened = await stack.enter_async_context(open_log(options, is_read_only=True, reach=reach))
+            opened = await stack.enter_async_context(
+                open_log(options, is_read_only=True, asked_for=asked_for, reach=reach)
+            )
             if follows and not (await opened.log.health()).is_locked_by_file:
                 why = "nothing new can be seen of a log in a folder that cannot be written; leave -f away"
                 raise StoreUnavailable("store_cannot_open", why, path=options.db) from error
@@ -157,12 +198,22 @@ def failpoint() -> Reach:
         raise click.UsageError(f"{_FAILPOINT}={name!r} is not NAME[:COUNT][=kill] with one of {known}.") from None
 
 
-async def read_run(
-    log: EventReader, run_id: str, *, at_version: int | None = None
-) -> tuple[Run, Sequence[RecordedEvent]]:
-    """Return a run and the events it is folded from, up to `at_version` if given, from one snapshot.
+async def version_of(log: SqliteLog, run_id: str) -> int:
+    """Return the version that a run is at, without reading its story. Raises Refused(`unknown_run`)."""
+    newest = [event async for event in log.read_back(run_stream(check_run_id(run_id)), limit=1)]
+    version = newest[0].version if newest else 0
+    require_run(Run(run_id=run_id, version=version))
+    return version
 
-    Raises Refused(`unknown_run`), EventTypeUnknown, LogCorrupt; InvalidInput for a version that is not reached yet.
+
+async def read_run(
+    log: EventReader, run_id: str, *, at_version: int | None = None, at_us: int | None = None
+) -> tuple[Run, Sequence[RecordedEvent]]:
+    """Return a run and the events it is folded from, from one snapshot.
+
+    Up to `at_version` if given, or up to the last event that was recorded at `at_us` or before. Raises
+    Refused(`unknown_run`), EventTypeUnknown, LogCorrupt; InvalidInput for a version that is not reached yet, and for a
+    time at which the run had not begun.
     """
     stream = await log.read_stream(run_stream(check_run_id(run_id)))
     require_run(Run(run_id=run_id, version=stream.version))
@@ -171,6 +222,11 @@ async def read_run(
             "invalid_argument", f"run {run_id!r} is at version {stream.version}, not yet at {at_version}"
         )
     events = stream.events[:at_version]
+    if at_us is not None:
+        events = [event for event in events if event.recorded_at_us <= at_us]
+        if not events:
+            began = time_text(stream.events[0].recorded_at_us)
+            raise InvalidInput("invalid_argument", f"run {run_id!r} began at {began}, not yet at {time_text(at_us)}")
     try:
         return fold_stream(run_id, events), events
     except InvalidInput as error:

@@ -11,8 +11,8 @@ from typing import Final
 
 import click
 
-from eventlog.cli.application import printing_elsewhere
 from eventlog.cli.commands import Command
+from eventlog.cli.imported import printing_elsewhere
 from eventlog.cli.options import Options
 from eventlog.cli.output import note
 from eventlog.cli.wiring import complete, open_log

@@ -23,6 +23,7 @@ from eventlog.events import Parent, ResumeRejected, RunClaimed, Waiting
 from eventlog.log import RecordedEvent
 from eventlog.progress import ENDED, Progress, Step, Stored, requests_of
 from eventlog.run import Run, Status
+from projections.run_refusals import OF_THE_RUN
 
 __all__ = [
     "happened_anyway",
@@ -37,9 +38,6 @@ __all__ = [
     "terms_of",
 ]
 
-_OF_THE_RUN: Final = frozenset(
-    {"approval_expired", "approval_rejected", "approval_required", "cannot_resume", "outcome_unknown"}
-)
 _VALUE: Final = 120
 """How many characters of a value a line for people shows; the JSON document has all."""
 
@@ -109,7 +107,7 @@ def last_refusal(run: Run, events: Sequence[RecordedEvent]) -> dict[str, Any] | 
         match event.data:
             case RunClaimed():
                 return None
-            case ResumeRejected(step=None, reason=reason, detail=detail) if reason not in _OF_THE_RUN:
+            case ResumeRejected(step=None, reason=reason, detail=detail) if reason not in OF_THE_RUN:
                 return {"code": reason, "detail": detail, "at": time_text(event.recorded_at_us)}
     return None
 
