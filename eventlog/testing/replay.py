@@ -340,12 +340,14 @@ def _events_of_lines(path: Path) -> Iterator[RecordedEvent]:
 
 def _event(line: _Line) -> RecordedEvent:
     body = msgspec.json.encode(line.data)
+    read = REGISTRY.read(line.type, line.schema_version, body)
     since = line.recorded_at - datetime(1970, 1, 1, tzinfo=UTC)
     return RecordedEvent(
         position=line.position,
         stream=line.stream,
         version=line.version,
-        type=line.type,
+        type=read.type,
+        stored_type=read.stored_type,
         schema_version=line.schema_version,
         event_id=bytes.fromhex(line.event_id),
         recorded_at_us=(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds,
@@ -353,8 +355,8 @@ def _event(line: _Line) -> RecordedEvent:
         correlation_id=line.correlation_id,
         causation_id=bytes.fromhex(line.causation_id) if line.causation_id is not None else None,
         body=body,
-        data=REGISTRY.decode(line.type, line.schema_version, body),
-        is_known=REGISTRY.knows(line.type, line.schema_version),
+        data=read.data,
+        is_known=read.is_known,
         leaf=b"",
         prev_in_stream=b"",
     )

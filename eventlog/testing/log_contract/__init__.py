@@ -29,8 +29,10 @@ try:
     from eventlog.testing.log_contract.beside import ArtifactsContract, SnapshotsContract
     from eventlog.testing.log_contract.contents import ContentContract, ReservedContract, TypesContract
     from eventlog.testing.log_contract.life import LifeContract
-    from eventlog.testing.log_contract.reading import LookUpContract, ReadContract, SubscribeContract
+    from eventlog.testing.log_contract.reading import LookUpContract, ReadContract
+    from eventlog.testing.log_contract.schemas import SchemaContract
     from eventlog.testing.log_contract.subject import NewLog, OpenableLog, OpenLog, assert_sound
+    from eventlog.testing.log_contract.subscribing import SubscribeContract
 except ModuleNotFoundError as error:
     if error.name != "pytest":
         raise
@@ -52,6 +54,7 @@ __all__ = [
     "ReadContract",
     "ReservedContract",
     "RetryContract",
+    "SchemaContract",
     "SnapshotsContract",
     "SubscribeContract",
     "TypesContract",
@@ -67,6 +70,7 @@ class LogContract(
     ConcurrencyContract,
     ContentContract,
     TypesContract,
+    SchemaContract,
     ReservedContract,
     ArtifactsContract,
     SnapshotsContract,

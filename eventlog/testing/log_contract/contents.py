@@ -24,14 +24,12 @@ from eventlog.testing.log_contract.subject import (
     OpenLog,
     OrderPlaced,
     ParcelSent,
-    PersonNamed,
     Subject,
     everything,
     note,
     notes,
     of_stream,
     raises,
-    take_events,
     texts,
 )
 
@@ -315,7 +313,7 @@ class ContentContract(Subject):
 
 
 class TypesContract(Subject):
-    """Registered types come back typed, others plain; old shapes come back new."""
+    """Registered types come back typed, others plain. Old shapes are in `schemas`."""
 
     PARCEL: Final = ParcelSent(
         at=datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=datetime.UTC),
@@ -404,34 +402,6 @@ class TypesContract(Subject):
         await log.append("a", [NewEvent("order_placed", {"sum": "many"}, schema_version=2)], expect=ANY)
         (stored,) = await everything(log)
         assert (stored.data, stored.is_known, stored.schema_version) == ({"sum": "many"}, False, 2)
-
-    @pytest.mark.parametrize(
-        ("version", "old"),
-        [
-            (1, {"name": "Ada Lovelace"}),
-            (2, {"first": "Ada", "last": "Lovelace"}),
-            (3, {"first": "Ada", "last": "Lovelace", "titles": {"1": "Dr"}}),
-        ],
-    )
-    async def test_an_old_shape_comes_back_new_on_every_way(
-        self, log: RunLog, version: int, old: dict[str, Any]
-    ) -> None:
-        await log.append("a", [NewEvent("person_named", old, schema_version=version)], expect=ANY)
-        found = [
-            *await everything(log),
-            *await of_stream(log, "a"),
-            *(await log.read_stream("a")).events,
-            *await take_events(log.subscribe(), 1),
-        ]
-        assert [event.data for event in found] == [PersonNamed("Ada", "Lovelace", {1: "Dr"})] * 4
-        assert {(event.schema_version, event.is_known) for event in found} == {(version, True)}
-        assert {event.body for event in found} == {msgspec.json.encode(old)}, "the stored bytes stay as they were"
-
-    async def test_an_old_shape_that_no_upcaster_can_read_is_refused(self, log: RunLog) -> None:
-        shapes: list[Any] = [{"value": 1}, [], None]
-        for data in shapes:
-            with raises("invalid_event"):
-                await log.append("a", [NewEvent("badly_upcast", data, schema_version=1)], expect=ANY)
 
     async def test_a_stream_is_folded_over_its_typed_events(self, log: RunLog) -> None:
         await log.append("a", [OrderPlaced(3), OrderPlaced(4)], expect=ANY)

@@ -1,4 +1,4 @@
-"""Reading streams and the log, looking up, and subscribing."""
+"""Reading streams and the log, and looking up."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from eventlog.errors import StoreUnavailable
 from eventlog.ids import new_event_id
-from eventlog.log import CaughtUp, CursorMoved, Expect, FellBehind, Head, NewEvent, RecordedEvent, RunLog, StreamSlice
+from eventlog.log import CaughtUp, CursorMoved, Expect, Head, RunLog, StreamSlice
 from eventlog.testing.log_contract.subject import (
     ANY,
     MANY,
@@ -27,7 +26,7 @@ from eventlog.testing.log_contract.subject import (
     take_events,
 )
 
-__all__ = ["LookUpContract", "ReadContract", "SubscribeContract"]
+__all__ = ["LookUpContract", "ReadContract"]
 
 
 class ReadContract(Subject):
@@ -325,145 +324,3 @@ class LookUpContract(Subject):
             await log.find(new_event_id())
         with raises("engine_closed"):
             await anext(log.read_back("a"))
-
-
-class SubscribeContract(Subject):
-    """A feed catches up, then is live."""
-
-    async def test_a_subscription_catches_up_and_then_is_live(self, log: RunLog) -> None:
-        await log.append("a", notes(3), expect=ANY)
-        feed = log.subscribe()
-        assert [event.position for event in await take_events(feed, 3)] == [1, 2, 3]
-        next_event = asyncio.ensure_future(anext(feed))
-        await asyncio.sleep(0.05)
-        assert not next_event.done()
-        await log.append("b", [note("live")], expect=ANY)
-        async with asyncio.timeout(PATIENCE_S):
-            found = await next_event
-        assert isinstance(found, RecordedEvent)
-        assert (found.position, found.stream, found.data) == (4, "b", {"text": "live"})
-
-    async def test_a_subscription_goes_on_behind_its_cursor(self, log: RunLog) -> None:
-        result = await log.append("a", notes(3), expect=ANY)
-        feed = log.subscribe(after=result.last_position)
-        await log.append("a", notes(2), expect=ANY)
-        assert [event.position for event in await take_events(feed, 2)] == [4, 5]
-        assert [event.position for event in await take_events(log.subscribe(after=1), 4)] == [2, 3, 4, 5]
-
-    async def test_a_subscription_to_an_empty_log_waits_for_its_first_event(self, log: RunLog) -> None:
-        waiting = asyncio.ensure_future(take_events(log.subscribe(), 1))
-        await asyncio.sleep(0.02)
-        await log.append("a", [note()], expect=ANY)
-        assert [event.position for event in await waiting] == [1]
-
-    async def test_only_the_wanted_types_are_given(self, log: RunLog) -> None:
-        await log.append("a", [note(), OrderPlaced(1), NewEvent("x", {}), note()], expect=ANY)
-        feed = log.subscribe(types=["order_placed", "x"])
-        assert [event.position for event in await take_events(feed, 2)] == [2, 3]
-        await log.append("a", [note(), OrderPlaced(2)], expect=ANY)
-        assert [event.position for event in await take_events(feed, 1)] == [6]
-
-    async def test_types_may_come_from_any_iterable_but_not_be_one_text(self, log: RunLog) -> None:
-        await log.append("a", [note(), OrderPlaced(1)], expect=ANY)
-        feed = log.subscribe(types=(name for name in ("order_placed",)))
-        assert [event.position for event in await take_events(feed, 1)] == [2]
-        with raises("invalid_argument"):
-            await take(log.subscribe(types="order_placed"), 1)
-
-    async def test_with_marks_it_says_when_it_has_caught_up(self, log: RunLog) -> None:
-        await log.append("a", notes(2), expect=ANY)
-        feed = log.subscribe(marks=True)
-        *events, mark = await take(feed, 3)
-        assert [getattr(event, "position", None) for event in events] == [1, 2]
-        assert mark == CaughtUp(2)
-
-    async def test_with_marks_an_empty_log_is_caught_up_at_once(self, log: RunLog) -> None:
-        assert await take(log.subscribe(marks=True), 1) == [CaughtUp(0)]
-
-    async def test_with_marks_the_cursor_moves_over_what_is_not_wanted(self, log: RunLog) -> None:
-        await log.append("a", [OrderPlaced(1), note(), note()], expect=ANY)
-        feed = log.subscribe(types=["order_placed"], marks=True)
-        event, *marks = await take(feed, 3)
-        assert isinstance(event, RecordedEvent)
-        assert event.position == 1
-        assert marks == [CursorMoved(3), CaughtUp(3)]
-        await log.append("a", [note()], expect=ANY)
-        assert await take(feed, 1) == [CursorMoved(4)]
-        await log.append("a", [note(), OrderPlaced(2)], expect=ANY)
-        (event,) = await take(feed, 1)
-        assert isinstance(event, RecordedEvent)
-        assert event.position == 6
-
-    async def test_with_marks_it_says_when_it_falls_behind_and_has_caught_up_again(self, log: RunLog) -> None:
-        feed = log.subscribe(marks=True)
-        assert await take(feed, 1) == [CaughtUp(0)]
-        await log.append("a", notes(MANY), expect=ANY)
-        found = await take(feed, MANY + 2)
-        assert found[0] == FellBehind(0)
-        assert [event.position for event in found[1:-1] if isinstance(event, RecordedEvent)] == list(range(1, MANY + 1))
-        assert found[-1] == CaughtUp(MANY)
-
-    async def test_catching_up_through_many_pages_is_marked_once(self, log: RunLog) -> None:
-        await log.append("a", notes(MANY), expect=ANY)
-        found = await take(log.subscribe(marks=True), MANY + 1)
-        assert [mark for mark in found if not isinstance(mark, RecordedEvent)] == [CaughtUp(MANY)]
-
-    async def test_the_cursor_passes_pages_in_which_nothing_is_wanted(self, log: RunLog) -> None:
-        await log.append("a", [*notes(MANY), OrderPlaced(1)], expect=ANY)
-        assert [event.position for event in await take_events(log.subscribe(types=["order_placed"]), 1)] == [MANY + 1]
-        feed = log.subscribe(types=["absent"], marks=True)
-        cursors = []
-        async with asyncio.timeout(PATIENCE_S):
-            async for mark in feed:
-                assert not isinstance(mark, RecordedEvent)
-                cursors.append(mark.position)
-                if isinstance(mark, CaughtUp):
-                    break
-        assert cursors == sorted(cursors)
-        assert cursors[-1] == MANY + 1
-
-    async def test_many_subscribers_each_get_everything_in_order(self, log: RunLog) -> None:
-        readers = [asyncio.ensure_future(take_events(log.subscribe(after=after), 300 - after)) for after in range(40)]
-        readers = [reader for reader in readers if not reader.done()]
-        await asyncio.sleep(0)
-        # A cursor must not be beyond the end, so those behind 0 are begun once there is something to be behind of.
-        for reader in readers[1:]:
-            reader.cancel()
-        await asyncio.gather(*readers[1:], return_exceptions=True)
-        await log.append("a", notes(40), expect=ANY)
-        later = [asyncio.ensure_future(take_events(log.subscribe(after=after), 300 - after)) for after in range(1, 40)]
-        for _ in range(26):
-            await log.append("a", notes(10), expect=ANY)
-        for after, found in enumerate(await asyncio.gather(readers[0], *later)):
-            assert [event.position for event in found] == list(range(after + 1, 301))
-
-    async def test_a_subscriber_that_stops_looking_holds_nobody_up(self, log: RunLog) -> None:
-        await log.append("a", [note()], expect=ANY)
-        slow, quick = log.subscribe(), log.subscribe()
-        await take(slow, 1)
-        async with asyncio.timeout(PATIENCE_S):
-            for _ in range(50):
-                await log.append("a", notes(20), expect=ANY)
-        assert len(await take_events(quick, 1001)) == 1001
-        assert [event.position for event in await take_events(slow, 1000)] == list(range(2, 1002))
-
-    async def test_a_cancelled_subscriber_can_go_on_behind_its_cursor(self, log: RunLog) -> None:
-        await log.append("a", [note()], expect=ANY)
-        cursor = 0
-        for number in range(2, 12):
-            feed = log.subscribe(after=cursor)
-            (event,) = await take_events(feed, 1)
-            cursor = event.position
-            waiting = asyncio.ensure_future(anext(feed))
-            await asyncio.sleep(0.001 * number)
-            waiting.cancel()
-            await asyncio.wait({waiting})
-            await log.append("a", [note()], expect=ANY)
-            assert cursor == number - 1
-
-    async def test_a_cursor_beyond_the_end_is_refused(self, log: RunLog) -> None:
-        await log.append("a", notes(3), expect=ANY)
-        with raises("store_identity_changed") as caught:
-            await take(log.subscribe(after=4), 1)
-        assert isinstance(caught.value, StoreUnavailable)
-        assert (caught.value.details["after"], caught.value.details["head"]) == (4, 3)

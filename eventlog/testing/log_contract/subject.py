@@ -23,14 +23,12 @@ __all__ = [
     "CONTRACT_REGISTRY",
     "MANY",
     "PATIENCE_S",
-    "BadlyUpcast",
     "Colour",
     "NewLog",
     "OpenLog",
     "OpenableLog",
     "OrderPlaced",
     "ParcelSent",
-    "PersonNamed",
     "Subject",
     "assert_sound",
     "everything",
@@ -83,31 +81,6 @@ class ParcelSent(msgspec.Struct, frozen=True):
     colour: Colour
     tags: frozenset[str] = frozenset()
     extra: Any = None
-
-
-def _split_name(old: dict[str, Any]) -> dict[str, Any]:
-    first, _, last = old["name"].partition(" ")
-    return {"first": first, "last": last}
-
-
-def _add_title(old: dict[str, Any]) -> dict[str, Any]:
-    return {**old, "titles": {"1": "Dr"}}
-
-
-@event("person_named", schema_version=3, upcast={1: _split_name, 2: _add_title}, registry=CONTRACT_REGISTRY)
-class PersonNamed(msgspec.Struct, frozen=True):
-    first: str
-    last: str
-    titles: dict[int, str]
-
-
-def _never_works(old: dict[str, Any]) -> dict[str, Any]:
-    return {"value": old["a key that no event has"]}
-
-
-@event("badly_upcast", schema_version=2, upcast={1: _never_works}, registry=CONTRACT_REGISTRY)
-class BadlyUpcast(msgspec.Struct, frozen=True):
-    value: int
 
 
 def note(text: str = "hello", **fields: Any) -> NewEvent:
