@@ -3,7 +3,7 @@
 
     python3 tools/dev.py setup                            make or renew .venv
     python3 tools/dev.py demo                             watch a run crash and recover
-    python3 tools/dev.py test [--long] [--core] [...]     run the tests; anything else is handed to pytest
+    python3 tools/dev.py test [--long] [--core] [...]     run the tests, on all cores; the rest is handed to pytest
     python3 tools/dev.py check                            lint, format, types; the wheel, built and used elsewhere
     python3 tools/dev.py bench [--quick] [--json FILE] [CASE...]    measure, beside the limits and the peers
 
@@ -31,6 +31,9 @@ INTERRUPTED = 130
 
 PACKAGES = ("eventlog", "projections")
 CHECKED = (*PACKAGES, "tools", "tests")
+
+MOST_WORKERS = 8
+IN_ONE_PROCESS = {"--pdb", "--trace", "-s", "--capture=no", "no:xdist"}
 
 PYTHON_IN_VENV = os.path.join("bin", "python")
 ENVIRONMENT = ".venv"
@@ -121,9 +124,10 @@ def demo(chosen: argparse.Namespace, rest: "list[str]") -> None:
 
 
 def test(chosen: argparse.Namespace, rest: "list[str]") -> None:
-    """Run pytest with the options that were asked for."""
+    """Run pytest with the options that were asked for, on all cores unless that would be in the way."""
     ensure_environment()
-    run([ENVIRONMENT_PYTHON, "-m", "pytest", *pytest_arguments(long=chosen.long, core=chosen.core), *rest])
+    options = [*spread_over_cores(rest), *pytest_arguments(long=chosen.long, core=chosen.core)]
+    run([ENVIRONMENT_PYTHON, "-m", "pytest", *options, *rest])
 
 
 def check(chosen: argparse.Namespace, rest: "list[str]") -> None:
@@ -160,6 +164,27 @@ COMMANDS = {"setup": setup, "demo": demo, "test": test, "check": check, "bench":
 def pytest_arguments(*, long: bool, core: bool) -> "list[str]":
     """Return what `--long` and `--core` mean to pytest."""
     return (["--long"] if long else []) + (["-m", "not campaign and not processes"] if core else [])
+
+
+def spread_over_cores(rest: "list[str]") -> "list[str]":
+    """Return what makes pytest use the cores of this machine; nothing if it has one, or lacks pytest-xdist.
+
+    Nothing either where somebody asks for a debugger, for the output as it comes, or for tests that are named by their
+    file: then they run in one process, in order. Of two options `-n` the last counts, so `-n 0` always has it so.
+    """
+    workers = min(cores(), MOST_WORKERS)
+    named = any(os.path.exists(word.partition("::")[0]) for word in rest if not word.startswith("-"))
+    if workers < 2 or named or IN_ONE_PROCESS.intersection(rest) or not runs(ENVIRONMENT_PYTHON, "import xdist"):
+        return []
+    return ["-n", str(workers)]
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
 
 
 def bench_arguments(chosen: argparse.Namespace) -> "list[str]":
@@ -254,10 +279,10 @@ def stamp() -> str:
     return digest.hexdigest() + "\n"
 
 
-def runs(python: str) -> bool:
-    """Return whether this interpreter starts at all; its base may have been removed."""
+def runs(python: str, program: str = "") -> bool:
+    """Return whether this interpreter starts at all, as its base may have been removed, and gets through `program`."""
     try:
-        return subprocess.run([python, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0
+        return subprocess.run([python, "-c", program], stderr=subprocess.DEVNULL, check=False).returncode == 0
     except OSError:
         return False
 

@@ -24,7 +24,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     stream: int
     loads: int
     feed: int
-    runs: int
+    rebuilt: int
     history: int
     history_batches: int
     checkpoints: int
@@ -39,6 +39,8 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     recovery_steps: int
     recovery_rounds: int
     storage_steps: int
+    crowd_s: float
+    crowd_rounds: int
 
 
 FULL: Final = Scale(
@@ -51,7 +53,7 @@ FULL: Final = Scale(
     stream=1000,
     loads=20,
     feed=100_000,
-    runs=142_858,
+    rebuilt=1_000_000,
     history=1_000_000,
     history_batches=20,
     checkpoints=1000,
@@ -66,9 +68,11 @@ FULL: Final = Scale(
     recovery_steps=1000,
     recovery_rounds=5,
     storage_steps=100,
+    crowd_s=4,
+    crowd_rounds=5,
 )
 
-LONG: Final = msgspec.structs.replace(FULL, name="long", history=10_000_000, runs=1_428_572)
+LONG: Final = msgspec.structs.replace(FULL, name="long", history=10_000_000, rebuilt=10_000_000)
 
 QUICK: Final = Scale(
     name="quick",
@@ -80,7 +84,7 @@ QUICK: Final = Scale(
     stream=1000,
     loads=5,
     feed=20_000,
-    runs=3000,
+    rebuilt=100_000,
     history=100_000,
     history_batches=10,
     checkpoints=20,
@@ -95,6 +99,8 @@ QUICK: Final = Scale(
     recovery_steps=1000,
     recovery_rounds=3,
     storage_steps=100,
+    crowd_s=2,
+    crowd_rounds=3,
 )
 
 TINY: Final = Scale(
@@ -107,7 +113,7 @@ TINY: Final = Scale(
     stream=100,
     loads=1,
     feed=1000,
-    runs=10,
+    rebuilt=1000,
     history=1000,
     history_batches=1,
     checkpoints=2,
@@ -122,4 +128,6 @@ TINY: Final = Scale(
     recovery_steps=5,
     recovery_rounds=1,
     storage_steps=5,
+    crowd_s=0.1,
+    crowd_rounds=1,
 )

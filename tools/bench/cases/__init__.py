@@ -15,6 +15,7 @@ from tools.bench.cases.recovery import RECOVERY
 from tools.bench.cases.resume import RESUME
 from tools.bench.cases.size import SIZE
 from tools.bench.cases.storage import STORAGE
+from tools.bench.cases.subscribers import SUBSCRIBERS
 from tools.bench.cases.workers import WORKERS
 from tools.bench.cases.workflows import WORKFLOWS
 
@@ -38,4 +39,5 @@ CASES: Final[tuple[Case, ...]] = (
     WORKERS,
     RECOVERY,
     STORAGE,
+    SUBSCRIBERS,
 )
