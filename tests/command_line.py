@@ -21,7 +21,15 @@ __all__ = ["ROOT", "CommandLine", "Ended", "HereCommandLine", "NobodyCommandLine
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_S: Final = 60
-_KNOWN: Final = {"EVENTLOG_APP", "EVENTLOG_DB", "EVENTLOG_FAILPOINT", "EVENTLOG_OUTPUT", "NO_COLOR"}
+_KNOWN: Final = {
+    "EVENTLOG_APP",
+    "EVENTLOG_DB",
+    "EVENTLOG_FAILPOINT",
+    "EVENTLOG_OUTPUT",
+    "EVENTLOG_PROJECTIONS",
+    "EVENTLOG_VIEWS",
+    "NO_COLOR",
+}
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ import resource
 import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Any, Final
 
-from eventlog import CommitOutcomeUnknown, EventLogError, Expect, NewEvent, RecordedEvent
+from eventlog import CommitOutcomeUnknown, EventLogError, Expect, NewEvent
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite.wal import WalCheckpoints
+from eventlog.views import Selection, ViewEntry
 from tests.child import leaving
 from tests.faults import FOR_EVER, KILLED, Faults, Operation
 from tests.logs import open_file
@@ -132,24 +133,36 @@ class StuckView:
 
     name = "stuck"
     revision = 1
-    event_types = frozenset({"noted"})
+    shape = ""
+    selection = Selection(frozenset({"noted"}))
 
     def __init__(self) -> None:
         self.is_stuck = threading.Event()
         self.has_begun = threading.Event()
         self.may_go_on = threading.Event()
 
-    def exists(self, connection: sqlite3.Connection) -> bool:
+    def exists(self, connection: sqlite3.Connection, entry: ViewEntry) -> bool:
         """There is nothing that could be missing."""
         return True
 
-    def create(self, connection: sqlite3.Connection) -> None:
+    def is_own(self, connection: sqlite3.Connection, entry: ViewEntry) -> bool:
+        """Say that what is there was made here."""
+        return True
+
+    def create(self, connection: sqlite3.Connection, entry: ViewEntry) -> None:
         """There is nothing to create."""
 
-    def drop(self, connection: sqlite3.Connection) -> None:
+    def drop(self, connection: sqlite3.Connection, entry: ViewEntry) -> None:
         """There is nothing to drop."""
 
-    def apply(self, connection: sqlite3.Connection, events: Sequence[RecordedEvent]) -> None:
+    def delete_page(self, connection: sqlite3.Connection, entry: ViewEntry, limit: int) -> int:
+        """There is nothing to delete."""
+        return 0
+
+    def rename(self, connection: sqlite3.Connection, before: ViewEntry, after: ViewEntry) -> None:
+        """There is nothing to rename."""
+
+    def apply(self, connection: sqlite3.Connection, entry: ViewEntry, events: Any, cache: Any = None) -> None:
         """Wait, if told to."""
         if self.is_stuck.is_set():
             self.has_begun.set()

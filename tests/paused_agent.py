@@ -372,8 +372,11 @@ def _reference(value: Stored | Any) -> Any:
 def campaign(promise: str, control: str = "", extent: str = "short") -> dict[str, Any]:
     """End the process at every append of a history, right before it and right after it.
 
-    By SIGKILL while the patch is an artifact, and by an exit while it is small; the `long` extent has it all both ways.
-    The `double` one kills the next process as well, at each of its first appends.
+    `short`   before each append by SIGKILL while the patch is an artifact, after each by an exit while it is small
+    `first`   likewise, until something is wrong: for the controls
+    `long`    before and after each append, in both ways, with either patch
+    `double`  before and after each append by SIGKILL, with either patch; and the next process as well, at each of its
+              first appends
     """
     with tempfile.TemporaryDirectory() as folder:
         return _campaign(Path(folder), promise, control, extent)
@@ -381,11 +384,11 @@ def campaign(promise: str, control: str = "", extent: str = "short") -> dict[str
 
 def _campaign(folder: Path, promise: str, control: str, extent: str) -> dict[str, Any]:
     report: dict[str, Any] = {"plays": 0, "crashes": 0, "appends": [], "ends": {}, "wrong": []}
-    for size_bytes, hows in ((LARGE_BYTES, ("kill", "exit")), (10, ("exit", "kill"))):
+    for size_bytes in (LARGE_BYTES, 10):
         calm = _play(Agent(_new_world(folder, f"calm-{size_bytes}"), promise, "", size_bytes), [])
         report["appends"].append(calm.appends)
         report["wrong"] += calm.wrong
-        for crashes in _crashes(calm.appends, hows, extent):
+        for crashes in _crashes(calm.appends, size_bytes, extent):
             world = _new_world(folder, str(report["plays"]))
             played = _play(Agent(world, promise, control, size_bytes), crashes)
             name = " + ".join(f"{crash.how} {crash.side} {crash.at}" for crash in crashes)
@@ -393,16 +396,21 @@ def _campaign(folder: Path, promise: str, control: str, extent: str) -> dict[str
             report["crashes"] += played.crashes
             report["ends"][played.end] = report["ends"].get(played.end, 0) + 1
             report["wrong"] += [f"{name}: {each}" for each in played.wrong]
+            if extent == "first" and played.wrong:
+                return report
     return report
 
 
-def _crashes(appends: int, hows: Sequence[str], extent: str) -> Iterator[list[Crash]]:
+def _crashes(appends: int, size_bytes: int, extent: str) -> Iterator[list[Crash]]:
     sides = ("before", "after")
-    for at, side, how in product(range(1, appends + 1), sides, hows if extent == "long" else hows[:1]):
-        if extent != "double":
-            yield [Crash(at, side, how)]
-        elif how == "kill":
-            yield from ([Crash(at, side, how), Crash(*second, how)] for second in product(range(1, 5), sides))
+    short = ("before", "kill") if size_bytes == LARGE_BYTES else ("after", "exit")
+    for at, side, how in product(range(1, appends + 1), sides, ("kill", "exit")):
+        first = Crash(at, side, how)
+        if extent == "double":
+            if how == "kill":
+                yield from ([first, Crash(*second, how)] for second in product(range(1, 5), sides))
+        elif extent == "long" or (side, how) == short:
+            yield [first]
 
 
 def _new_world(folder: Path, name: str) -> World:

@@ -31,6 +31,7 @@ from eventlog.log import TransactionalLog
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite import foreign_write, transaction
 from eventlog.stores.sqlite.foreign_write import WriteAccess, WriteCursor
+from eventlog.views import Selection, ViewEntry
 from projections import runs_view
 from tests.logs import assert_whole, open_file
 
@@ -70,21 +71,34 @@ class ViewOfTheUpperCase:
 
     name = "Upper"
     revision = 1
-    event_types = frozenset({"booked"})
+    shape = "n INTEGER"
+    selection = Selection(frozenset({"booked"}))
 
-    def exists(self, connection: sqlite3.Connection) -> bool:
+    def exists(self, connection: sqlite3.Connection, entry: ViewEntry) -> bool:
         """Say whether the table is there."""
         return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'Upper'").fetchone() is not None
 
-    def create(self, connection: sqlite3.Connection) -> None:
+    def is_own(self, connection: sqlite3.Connection, entry: ViewEntry) -> bool:
+        """Say that what is there was made here."""
+        return True
+
+    def create(self, connection: sqlite3.Connection, entry: ViewEntry) -> None:
         """Create it."""
         connection.execute("CREATE TABLE Upper (n INTEGER) STRICT")
 
-    def drop(self, connection: sqlite3.Connection) -> None:
+    def drop(self, connection: sqlite3.Connection, entry: ViewEntry) -> None:
         """Drop it."""
         connection.execute("DROP TABLE IF EXISTS Upper")
 
-    def apply(self, connection: sqlite3.Connection, events: Any) -> None:
+    def delete_page(self, connection: sqlite3.Connection, entry: ViewEntry, limit: int) -> int:
+        """Never needed either."""
+        raise AssertionError
+
+    def rename(self, connection: sqlite3.Connection, before: ViewEntry, after: ViewEntry) -> None:
+        """Never needed: its revision is not raised."""
+        raise AssertionError
+
+    def apply(self, connection: sqlite3.Connection, entry: ViewEntry, events: Any, cache: Any = None) -> None:
         """Write nothing."""
 
 
@@ -773,7 +787,7 @@ class ClosingView(ViewOfTheUpperCase):
 
     has_closed = False
 
-    def apply(self, connection: sqlite3.Connection, events: Any) -> None:
+    def apply(self, connection: sqlite3.Connection, entry: ViewEntry, events: Any, cache: Any = None) -> None:
         """Close it, the first time."""
         if not self.has_closed:
             self.has_closed = True

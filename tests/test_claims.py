@@ -34,6 +34,9 @@ from eventlog.runtime.claims import Holder, forget, hold, is_orphaned, is_proved
 from eventlog.testing.clock import FakeClock
 from tests.effect_runs import Asked, Receiver, inside_its_effect, runner_of
 
+# 3.12 warns of a fork where there are threads, and a process that pytest-xdist hands tests to has one of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
 FAR_US = 4_102_444_800_000_000
 NOW_US = 1_700_000_000_000_000
 DAY_S = 24 * 3600
@@ -624,8 +627,8 @@ def test_a_killed_parent_is_dead_while_its_forked_child_lives(tmp_path: Path, ke
         assert pipe.read() == "", "the child has ended"
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # 3.12 warns of what is tried here
-def test_a_child_forked_while_threads_claim_has_no_copy_of_any_lock_file(tmp_path: Path) -> None:
+def test_a_child_forked_while_threads_claim_has_no_copy_of_any_lock_file(tmp_path: Path, is_long: bool) -> None:
+    """Thirty children; with `--long` three hundred."""
     place = str(tmp_path / "log.db")
     ends = threading.Event()
 
@@ -643,7 +646,7 @@ def test_a_child_forked_while_threads_claim_has_no_copy_of_any_lock_file(tmp_pat
         own.release(own.claim(), is_settled=True)  # and no other thread has taken the guard into the child
 
     with running([claims_and_holds] * 3, ends):
-        assert all(succeeds_in_child(has_none) for _ in range(100))
+        assert all(succeeds_in_child(has_none) for _ in range(300 if is_long else 30))
     with hold(place):
         assert len(open_lock_files(place)) == 1, "the control: one that is open is seen"
 

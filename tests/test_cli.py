@@ -27,6 +27,7 @@ from eventlog import Expect, NewEvent
 from eventlog.cli import main
 from eventlog.cli.app import SECTIONS
 from eventlog.cli.failures import exit_status, label_of
+from eventlog.cli.kept_views import KEPT
 from eventlog.cli.text import escaped_json, is_hidden, visible
 from eventlog.errors import (
     CODES,
@@ -779,7 +780,11 @@ class TestHiddenCharacters:
 class TestDatabase:
     def test_info_says_what_there_is(self, runs: HereCommandLine) -> None:
         info = runs("db", "info", "--json", status=0).json
-        assert (info["head"], info["format_version"], info["views_behind"]) == (4, 1, {"runs/3": 0})
+        assert (info["head"], info["format_version"], info["views_behind"]) == (
+            4,
+            1,
+            {f"{view.name}/{view.revision}": 0 for view in KEPT},
+        )
         assert info["events_by_type"] == {"checkpoint_saved": 2, "proposal_recorded": 2}
         assert info["database_bytes"] == (runs.folder / "a.db").stat().st_size
 
@@ -862,6 +867,9 @@ LOOKS: Final = (
     ("runs", "show", "run-1"),
     ("approvals", "list"),
     ("approvals", "show", "run-1"),
+    ("projections", "list"),
+    ("projections", "check"),
+    ("verify",),
 )
 
 
@@ -892,10 +900,11 @@ class TestALogThatCannotBeWritten:
     def test_a_late_view_is_shown_as_it_stands_and_said_to_be_late(self, nobody: NobodyCommandLine) -> None:
         asyncio.run(append_without_views(nobody.folder))
         close(nobody.folder)
-        for words in (("runs", "list"), ("approvals", "list")):
+        for words, late in (("runs", "list"), "view of runs is"), (("approvals", "list"), "views of runs, approvals"):
             ended = nobody(*words, status=0)
             assert len(ended.text.splitlines()) == 2
-            assert ended.error == "the view of runs is 1 events behind the log, which cannot be written here\n"
+            assert ended.error.startswith(f"the {late}")
+            assert ended.error.endswith(" 1 events behind the log, which cannot be written here\n")
 
     def test_a_log_without_the_view_says_so(self, folder: Path) -> None:
         asyncio.run(append_without_views(folder))

@@ -220,6 +220,7 @@ class TestTheInbox:
         assert [(row["run_id"], row["request_id"]) for row in rows] == [
             ("r-42", "approval:r-42:apply_patch"),
             ("two", "approval:two:apply_patch"),
+            ("two", "approval:two:deploy"),
         ]
         assert here("approvals", "show", "two", "--json", status=2).json["error"] == "event_type_unknown"
 

@@ -425,6 +425,7 @@ def test_a_module_that_is_loaded_again_registers_its_types_again() -> None:
     registry = Registry()
     first, second = load(), load()
     registry.register(first, "loaded")
+    assert type(registry.decode("loaded", 1, b'{"value":1}')) is first
     registry.register(second, "loaded")
     assert type(registry.decode("loaded", 1, b'{"value":1}')) is second
 

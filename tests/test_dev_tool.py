@@ -135,10 +135,41 @@ def test_a_command_killed_by_a_signal_gives_the_status_a_shell_would_give(
 
 def test_what_is_not_ours_goes_to_pytest_in_order(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     clone.give_environment('for word in "$@"; do echo "[$word]"; done', monkeypatch)
-    answer = clone.run("test", "-k", "one or two", "--long", "tests/test_log.py", "--core", "-x", "--co")
+    given = ("test", "-k", "one or two", "--long", "tests/test_log.py", "--core", "-x", "--co")
+    answer = clone.run(*given, before="import os; os.sched_getaffinity = lambda _: {0, 1}")
     words = [line[1:-1] for line in answer.stdout.splitlines() if line.startswith("[")]
-    ours = ["-m", "pytest", "--long", "-m", "not campaign and not processes"]
+    ours = ["-m", "pytest", "-n", "2", "--long", "-m", "not campaign and not processes"]
     assert words == [*ours, "-k", "one or two", "tests/test_log.py", "-x", "--co"]
+
+
+@pytest.mark.parametrize(("cores", "options"), [(1, []), (2, ["-n", "2"]), (64, ["-n", "8"])])
+def test_the_tests_use_the_cores_that_are_there(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch, cores: int, options: list[str]
+) -> None:
+    clone.give_environment("exit 1", monkeypatch)
+    monkeypatch.chdir(clone.root)
+    monkeypatch.setattr(dev, "cores", lambda: cores)
+    assert dev.spread_over_cores(["-k", "one or two", "-x", "--durations=60"]) == options
+
+
+@pytest.mark.parametrize("word", ["--pdb", "-s", "no:xdist", "tools/dev.py", "tools/dev.py::test_one", "tools"])
+def test_a_debugger_output_as_it_comes_and_tests_named_by_their_file_get_one_process(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    clone.give_environment("exit 1", monkeypatch)
+    monkeypatch.chdir(clone.root)
+    monkeypatch.setattr(dev, "cores", lambda: 2)
+    assert dev.spread_over_cores(["-x", word]) == []
+
+
+def test_without_xdist_the_tests_run_one_after_the_other(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone.give_environment("exit 0", monkeypatch)
+    lacks_it = '#!/bin/sh\n[ "$2" = "import xdist" ] && exit 1\nexit 0\n'
+    (clone.root / dev.ENVIRONMENT_PYTHON).write_text(lacks_it, encoding="utf-8")
+    monkeypatch.chdir(clone.root)
+    monkeypatch.setattr(dev, "cores", lambda: 2)
+    assert dev.spread_over_cores([]) == []
+    assert dev.is_current(), "that is no reason to make the environment again"
 
 
 def test_a_word_too_many_is_a_usage_error(clone: Clone) -> None:

@@ -24,6 +24,8 @@ from eventlog.errors import (
     EventTypeUnknown,
     InvalidInput,
     LogCorrupt,
+    MirrorBehind,
+    MirrorDamaged,
     Misuse,
     OutcomeUnknown,
     Refused,
@@ -54,6 +56,7 @@ OF_ONE_CODE: list[tuple[EventLogError, str]] = [
     (ApprovalExpired("nobody decided in time", run_id="run-1"), "approval_expired"),
     (StepFailed("the step failed", step="look", error_type="ValueError", attempts=3), "step_failed"),
     (WaitTimedOut("nobody sent it in time", run_id="run-1"), "wait_timed_out"),
+    (MirrorBehind("run:run-1", "the disk is full", version=3, mirrored=2), "mirror_behind"),
 ]
 
 
@@ -199,6 +202,7 @@ def test_what_to_do_is_told_by_the_branch_of_the_tree() -> None:
         InvalidInput("invalid_text", "a lone surrogate", path="$.a", what="text"),
         Misuse("reserved_stream", "it belongs to the engine", stream="$log"),
         StoreUnavailable("engine_closed", "the log is closed"),
+        MirrorDamaged("mirror_ahead", "it goes further than the log", path="x.jsonl", stream="run:x", offset=7),
     ],
     ids=lambda error: error.code,
 )

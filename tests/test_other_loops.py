@@ -104,7 +104,8 @@ async def serving(app: Any) -> AsyncIterator[str]:
 
 
 async def test_twenty_requests_at_once_each_have_a_run_in_the_loop_of_a_web_application(tmp_path: Path) -> None:
-    async with serving(application(tmp_path / "log.db")) as url, httpx.AsyncClient(base_url=url) as client:
+    server = serving(application(tmp_path / "log.db"))
+    async with server as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
 
         async def one(number: int) -> tuple[str, Any]:
             started = (await client.post(f"/runs/run-{number}")).json()

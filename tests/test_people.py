@@ -721,7 +721,7 @@ async def rule_that_waits(proposal: Proposal) -> bool:
         {"separation_of_duties": 1},
         {"auto": 1},
         {"auto": "yes"},
-        {"auto": rule_that_waits},
+        pytest.param({"auto": rule_that_waits}, id="a rule that waits"),
     ],
     ids=str,
 )

@@ -919,7 +919,7 @@ def test_a_run_with_an_event_of_a_newer_program_is_not_folded() -> None:
     with pytest.raises(EventTypeUnknown) as caught:
         fold_run("run-1", stream)
     assert caught.value.code == "event_type_unknown"
-    assert caught.value.details == {"stream": "run:run-1", "version": 2, "type": "some_type"}
+    assert caught.value.details == {"stream": "run:run-1", "version": 2, "type": "some_type", "found": 1, "known": None}
 
 
 EVENTS: list[RunEvent] = [

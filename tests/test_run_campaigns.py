@@ -27,7 +27,8 @@ def run_tool(name: str, *arguments: str, timeout_s: float = 300) -> tuple[int, d
 
 @pytest.mark.timeout(300)
 def test_of_two_processes_that_resume_one_run_exactly_one_acts_and_the_other_is_told(is_long: bool) -> None:
-    races = 10_000 if is_long else 1000
+    """Four hundred races; with `--long` ten thousand."""
+    races = 10_000 if is_long else 400
     status, report = run_tool("race_resumers.py", "--races", str(races))
     assert (status, report["races"], report["doubles"], report["missing"]) == (0, races, 0, 0)
     assert report["acted_twice"] == 0, "a receiver that refuses would have hidden this"
@@ -79,11 +80,25 @@ def test_an_engine_that_records_the_result_first_is_reported_by_the_pairs() -> N
     assert any("'status': 'COMPLETED'" in wrong and "'effects': 0" in wrong for wrong in report["wrong"])
 
 
+def kill_at_random(action: str, count: int, *shows: str) -> dict[str, Any]:
+    """Kill so often, with nothing wrong afterwards; twice again at other moments if the kills do not show all of this.
+
+    They come by the clock, and on a busy machine they may all fall where there is nothing to see.
+    """
+    report: dict[str, Any] = {}
+    for seed in range(1, 4):
+        words = ("kills", "--action", action, "--count", str(count), "--seed", str(seed))
+        status, report = run_tool("crash_runs.py", *words, timeout_s=3000)
+        assert (status, report["wrong"], report["kills"]) == (0, [], count)
+        if all(report[name] > 0 for name in shows):
+            break
+    return report
+
+
 @pytest.mark.timeout(600)
 def test_random_kills_lose_no_completed_run_and_repeat_no_effect(is_long: bool) -> None:
-    kills = 3000 if is_long else 300
-    status, report = run_tool("crash_runs.py", "kills", "--count", str(kills), timeout_s=3000)
-    assert (status, report["wrong"], report["kills"]) == (0, [], kills)
+    """A hundred and fifty kills; with `--long` three thousand."""
+    report = kill_at_random("write_file", 3000 if is_long else 150, "recovered", "claims")
     assert report["recovered"] > 0, "no kill hit the gap between effect and record"
     assert report["claims"] > 0, "no kill left an intent open"
 
@@ -91,9 +106,8 @@ def test_random_kills_lose_no_completed_run_and_repeat_no_effect(is_long: bool) 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("action", ["insert_row", "record_row", "http_request"])
 def test_random_kills_repeat_no_row_and_no_request(action: str, is_long: bool) -> None:
-    kills = 1000 if is_long else 50
-    status, report = run_tool("crash_runs.py", "kills", "--action", action, "--count", str(kills), timeout_s=3000)
-    assert (status, report["wrong"], report["kills"]) == (0, [], kills)
+    """Thirty kills at each receiver; with `--long` a thousand."""
+    report = kill_at_random(action, 1000 if is_long else 30, "claims")
     assert report["claims"] > 0, "no kill left an intent open"
     if action == "record_row":
         assert report["recovered"] == 0, "a row and its record are one: there is nothing to find again"

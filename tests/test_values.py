@@ -554,7 +554,6 @@ class Model:
         (lambda: 1, Any),
         (json.loads, Any),
     ],
-    ids=str,
 )
 def test_the_annotation_says_what_a_call_gives(function: Any, expected: Any) -> None:
     assert returns(function) == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pytest
 
@@ -20,15 +20,20 @@ from eventlog.events import (
     Owner,
     PolicyTerms,
     ResultRejected,
+    ResumeRejected,
+    ResumeStarted,
+    RunClaimed,
     RunEvent,
     run_stream,
 )
 from eventlog.log import Expect, NewEvent, RecordedEvent
+from eventlog.progress import ENDED
 from eventlog.proposal import propose
 from eventlog.run import Run, Status, fold_fact
 from eventlog.runtime.effect_events import Doing, Hold, Undoing
 from eventlog.runtime.effects import Call, Conflicted, Executed, Recovered
 from eventlog.runtime.runner import Runner
+from eventlog.views import ViewEvent, as_view_event
 from projections import RUNS, RunsProjection, RunsTable, SqliteView, differences, runs_view, wanted_requests
 from projections.projection import Row
 
@@ -36,10 +41,10 @@ from projections.projection import Row
 class NextRevision(RunsProjection):
     """The projection `runs` as a later program might have it: one more column."""
 
-    revision = RUNS.revision + 1  # type: ignore[misc]
-    columns: Mapping[str, str] = {**RUNS.columns, "length": "INTEGER"}  # type: ignore[misc]
+    revision = RUNS.revision + 1
+    columns: ClassVar[Mapping[str, str]] = {**RUNS.columns, "length": "INTEGER"}
 
-    def apply(self, row: Row | None, event: RecordedEvent) -> Row | None:
+    def apply(self, row: Row | None, event: ViewEvent) -> Row | None:
         applied = super().apply(row, event)
         return applied and {**applied, "length": len(applied["args"] or "")}
 
@@ -112,7 +117,7 @@ async def test_the_bookkeeping_itself_taken_away_is_damage_and_appends_go_on_wit
 class Failing(RunsProjection):
     """Raises at the third run."""
 
-    def apply(self, row: Row | None, event: RecordedEvent) -> Row | None:
+    def apply(self, row: Row | None, event: ViewEvent) -> Row | None:
         if event.stream.endswith("-2"):
             raise ZeroDivisionError("the fold divides")
         return super().apply(row, event)
@@ -183,24 +188,34 @@ def walk(known: Collection[str] = RUNS.event_types) -> Walk:
     """
     start = Run(run_id="run-1")
     found = Walk(0, set(), set(), [])
-    seen = {_key(start)}
-    left: list[tuple[Run, Row | None]] = [(start, None)]
+    seen = {state_key(start)}
+    left: list[tuple[Run, Row | None, str | None]] = [(start, None, None)]
     while left:
-        here, row_here = left.pop()
+        here, row_here, refusal_here = left.pop()
         for batch in moves(here):
-            run, row = here, row_here
+            run, row, refusal = here, row_here, refusal_here
             for event in batch:
                 run = fold_fact(run, event, version=run.version + 1, at_us=run.version + 1, actor="os:7")
+                refusal = refusal_after(refusal, run, event)
                 if NAMES[type(event)] in known:
-                    row = RUNS.apply(row, recorded(run.version, event))
+                    row = RUNS.apply(row, as_view_event(recorded(run.version, event)))
                 found.types.add(NAMES[type(event)])
-                if run.proposal is not None and not _is_all_the_run_says(row, run):
+                is_told = run.proposal is None or _is_all_the_run_says(row, run)
+                if not is_told or (row or {}).get("refusal") != refusal:
                     found.differing.append(NAMES[type(event)])
             found.statuses.add(run.status.value)
-            if _key(run) not in seen:
-                seen.add(_key(run))
-                left.append((run, row))
+            if state_key(run) not in seen:
+                seen.add(state_key(run))
+                left.append((run, row, refusal))
     return found._replace(states=len(seen))
+
+
+def refusal_after(before: str | None, run: Run, event: RunEvent) -> str | None:
+    """Return the last refusal that says more than the status does, until the run goes on or has ended."""
+    if isinstance(event, RunClaimed | ResumeStarted) or run.status in ENDED:
+        return None
+    is_said = isinstance(event, ResumeRejected) and event.reason == "view_mismatch"
+    return "view_mismatch" if is_said else before
 
 
 def _is_what_the_run_says(row: Row | None, run: Run) -> bool:
@@ -220,7 +235,7 @@ def _is_all_the_run_says(row: Row | None, run: Run) -> bool:
     )
 
 
-def _key(run: Run) -> str:
+def state_key(run: Run) -> str:
     """Return what tells states apart in which different things may happen next."""
     undoing = run.compensation
     undone = undoing and (undoing.attempts, undoing.intent is None, undoing.is_settled)
@@ -246,6 +261,7 @@ def moves(run: Run) -> Iterator[Batch]:
         for fence in (None, claims) if run.intent or (run.compensation and run.compensation.intent) else (None,):
             yield _appended(decide.reconcile(run, verdict, "seen", actor_source="os", result=result, claims=fence))
     yield (ActionReplayed(reason="already_compensated"),)
+    yield (ResumeRejected(reason="view_mismatch", status=run.status.value),)
     resumed = decide.resume(run, None)
     refused = decide.compensate(run, UNDOING.action)
     yield _appended(decide.resume(run, "elsewhere"))

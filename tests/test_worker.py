@@ -339,6 +339,7 @@ async def test_a_holder_that_renewed_its_claim_at_the_last_moment_is_still_looke
         holding = asyncio.create_task(holder.start(long, "run-1"))
         await until_logged(log, "run_claimed")
         failing = _Failing(log)
+        await until(lambda: "run-1" in holder.workflows._drives)  # the log tells of the claim a moment earlier
         drive = holder.workflows._drives["run-1"]
 
         async def renew() -> None:

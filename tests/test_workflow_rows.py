@@ -18,6 +18,7 @@ from eventlog.progress import fold_stream
 from eventlog.proposal import canonical_args
 from eventlog.run import Run
 from eventlog.testing.clock import FakeClock
+from eventlog.views import as_view_event
 from projections import RUNS, RunsTable, differences, runs_view, wanted_requests
 from projections.projection import Row
 
@@ -138,7 +139,7 @@ def differing(run_id: str, events: Sequence[RecordedEvent], known: Collection[st
     row: Row | None = None
     for count, event in enumerate(events, 1):
         if event.type in known:
-            row = RUNS.apply(row, event)
+            row = RUNS.apply(row, as_view_event(event))
         if not is_what_the_run_says(row, fold_stream(run_id, events[:count])):
             found.append(event.type)
     return found
