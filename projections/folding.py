@@ -46,7 +46,7 @@ def fold_events(projection: Projection, events: Iterable[ViewEvent], load: Load,
     return _fold_groups(projection, events, load, cache)
 
 
-MAX_CACHED_ROWS: Final = 100_000
+MAX_CACHED_ROWS: Final = 20_000
 """From here on whoever keeps a cache empties it."""
 
 

@@ -7,12 +7,12 @@ fold cannot do without: that no position is missing, that the body is there, and
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
-from eventlog.codec import Reading, Registry
+from eventlog.codec import Registry
 from eventlog.entry import BODY_PLAIN
 from eventlog.errors import EventTypeUnknown, InvalidInput, LogCorrupt
 from eventlog.views import Selection, ViewEvent
@@ -36,9 +36,11 @@ _ORIGIN: Final = """
 SELECT t.name, s.name FROM {log}events e JOIN {log}types t USING (type_id) JOIN {log}streams s USING (stream_id)
 WHERE e.position = ?"""
 
-_MAX_KNOWN_STREAMS: Final = 200_000
+_MAX_KNOWN_STREAMS: Final = 20_000
 
 Row = tuple[Any, ...]
+_Kind = tuple[str | None, Callable[[bytes], Any] | None]
+"""The type of today, or None where each body decides it; and what decodes a body, or None where none is wanted."""
 Placed = tuple[int, str, int, str, int, int, str, bytes]
 """An event that was just written: position, stream, version, type, schema version, time, actor, body."""
 
@@ -57,7 +59,7 @@ class Scan:
         self._streams: dict[int, str | None] = {}
         self._actors: dict[int, str] = {}
         self._types: dict[int, str] = {}
-        self._readings: dict[tuple[int, int], Reading] = {}
+        self._kinds: dict[tuple[int, int], _Kind] = {}
         self._last_type = 0
 
     def leaf(self, connection: sqlite3.Connection, position: int) -> bytes | None:
@@ -136,7 +138,7 @@ class Scan:
     def _decoded(
         self, connection: sqlite3.Connection, sql: str, after: int, upto: int, *, checks_positions: bool
     ) -> Generator[ViewEvent, None, None]:
-        streams, actors, readings = self._streams, self._actors, self._readings
+        streams, actors, kinds, plain, make = self._streams, self._actors, self._kinds, BODY_PLAIN, ViewEvent
         types = self._stored_types  # with the names of today, also where a projection asks by a former one
         rows = connection.execute(sql, (after, upto))
         try:
@@ -152,14 +154,13 @@ class Scan:
                     stream = self._stream(connection, stream_id, position)
                     if stream is None:
                         continue
-                reading = readings.get((type_id, schema)) or self._reading(type_id, schema, stream, version)
-                type_name = reading.type
-                if reading.is_retired or (type_name is not None and type_name not in types):
+                type_name, decode = kinds.get((type_id, schema)) or self._kind(type_id, schema, stream, version)
+                if decode is None:
                     continue
-                if body is None or body_kind != BODY_PLAIN:
+                if body is None or body_kind != plain:
                     raise _no_body(position, stream, body_kind)
                 try:
-                    data = reading.decode(body)
+                    data = decode(body)
                 except (msgspec.MsgspecError, InvalidInput) as error:
                     raise _undecodable(error, position, stream, self._types[type_id]) from error
                 if type_name is None:
@@ -167,7 +168,7 @@ class Scan:
                     if type_name not in types:
                         continue
                 actor = actors.get(actor_id) or self._actor(connection, actor_id, position)
-                yield ViewEvent(position, stream, version, type_name, at_us, actor, data)
+                yield make(position, stream, version, type_name, at_us, actor, data)
         finally:
             rows.close()  # an error's traceback would keep it, and with it the snapshot that it reads
 
@@ -182,20 +183,23 @@ class Scan:
 
     def _learn_types(self, connection: sqlite3.Connection) -> None:
         """Read the types that came since. The readings are looked up again: a program may have registered more."""
-        self._readings = {}
+        self._kinds = {}
         self._stored_types = self._registry.stored_names(self._selection.types)
         sql = self._sql(_NAMES).format(column="type_id", table="types")
         for number, name in connection.execute(sql, (self._last_type,)):
             self._types[number] = name.decode("utf-8", "surrogateescape")
             self._last_type = number
 
-    def _reading(self, type_id: int, schema_version: int, stream: str, version: int) -> Reading:
+    def _kind(self, type_id: int, schema_version: int, stream: str, version: int) -> _Kind:
+        """Look up what is done with the events of a stored type and schema version. Kept for one page."""
         name = self._types[type_id]
         reading = self._registry.reading(name, schema_version, self._selection.shapes)
         if not reading.is_known and self._registry.is_known(name):
             raise EventTypeUnknown(stream, version, f"{name} of schema version {schema_version}")
-        self._readings[type_id, schema_version] = reading
-        return reading
+        is_wanted = reading.type is None or reading.type in self._stored_types
+        kind = (reading.type, reading.decode if is_wanted and not reading.is_retired else None)
+        self._kinds[type_id, schema_version] = kind
+        return kind
 
     def _stream(self, connection: sqlite3.Connection, stream_id: int, position: int) -> str | None:
         """Return the name of a stream, or None if the selection leaves it out."""

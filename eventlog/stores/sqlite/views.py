@@ -41,7 +41,7 @@ __all__ = ["InlineView", "Views", "views_behind"]
 
 _CATCH_UP_PAGE: Final = 1000
 _BUILD_PAGE: Final = 5000
-_MAX_CACHED_ROWS: Final = 50_000
+_MAX_CACHED_ROWS: Final = 20_000
 _HEAD: Final = "SELECT coalesce(max(position), 0) FROM events"
 
 T = TypeVar("T")
