@@ -22,6 +22,7 @@ from eventlog.stores.sqlite.view_builds import begin_build
 from eventlog.stores.sqlite.view_registry import add_entry, all_entries, find_entry, remove_entry
 from eventlog.views import ViewEvent
 from projections import (
+    Consumer,
     GroupProjection,
     Key,
     MemoryView,
@@ -32,6 +33,7 @@ from projections import (
     check_view,
     rebuild_view,
 )
+from tests import runner_scenarios as scenarios
 from tests.logs import open_file
 from tests.totals import OrderPlaced, Totals, TotalsOfAmounts, dump, orders
 
@@ -517,3 +519,20 @@ async def test_a_type_that_is_renamed_later_is_found_by_who_follows_already(tmp_
                 position = (await old.append("orders", made, expect=Expect.any())).last_position
             await runner.wait_for(view.name, position)
         assert await log.look(view.rows) == [{"customer": "a", "orders": 3}]
+
+
+async def test_a_file_in_which_a_consumer_came_first_takes_views_as_well(tmp_path: Path) -> None:
+    into = tmp_path / "mine.db"
+    edit(into, "CREATE TABLE letters (position INTEGER, customer TEXT)")
+    async with open_file(tmp_path / "log.db") as log:
+        consumer = Consumer(log, "letters", scenarios.write_letter, into=into)
+        task = asyncio.create_task(consumer.run())
+        await consumer.wait_for(await append(log, 0, 3))
+        task.cancel()
+        await asyncio.wait({task})
+        async with ProjectionRunner(log, [SqliteView(Totals())], into=into) as runner:
+            await runner.wait_for("totals", 3)
+        async with open_file(tmp_path / "other.db") as other:
+            with pytest.raises(EventLogError):
+                async with ProjectionRunner(other, [SqliteView(Totals())], into=tmp_path / "log.db"):
+                    pytest.fail("a log is no database of views")
