@@ -25,7 +25,7 @@ from eventlog.plain import check_id
 from projections.sqlite_views.build_lock import exclusive
 from projections.sqlite_views.cursors import CursorDatabase, CursorFile, Handled, HandlerFailed, LogCursors, leaf_at
 
-__all__ = ["Consumer", "Handler"]
+__all__ = ["Consumer", "Handler", "consumer_lock"]
 
 MAX_NAME_BYTES: Final = 128
 MAX_BATCH: Final = 200
@@ -98,7 +98,7 @@ class Consumer:
     async def _run(self) -> None:
         async with AsyncExitStack() as opened:
             database = await self._open(opened)
-            await opened.enter_async_context(exclusive(database.place, f"consumer-{_safe(self.name)}", waits=True))
+            await opened.enter_async_context(exclusive(database.place, consumer_lock(self.name), waits=True))
             start = Handled(self.name, self._start_after, await leaf_at(self._log, self._start_after))
             handled = await database.begin(start, (await self._log.head()).position)
             await self._check_is_of_this_log(handled)
@@ -265,6 +265,6 @@ def _name(given: Any, registry: Registry) -> str:
     return registry.type_of(given)[0]
 
 
-def _safe(name: str) -> str:
-    """Return what stands for the name in the name of a file."""
-    return sha256(name.encode()).hexdigest()[:24]
+def consumer_lock(name: str) -> str:
+    """Return what the lock is for that whoever runs the consumer holds; any name can stand in the name of a file so."""
+    return f"consumer-{sha256(name.encode()).hexdigest()[:24]}"

@@ -17,7 +17,7 @@ import msgspec
 from eventlog.errors import EventLogError
 from eventlog.stores.sqlite.scan import Scan
 from eventlog.stores.sqlite.view_builds import advance_view, begin_build, claim_name, drop_kept_page, exchange_view
-from eventlog.stores.sqlite.view_registry import all_entries, find_entry, remove_entry, table_name
+from eventlog.stores.sqlite.view_registry import find_entry, remove_entry, table_name
 from eventlog.views import ViewEntry, ViewProblem
 from projections.sqlite_views.build_lock import exclusive
 from projections.sqlite_views.comparing import Comparison, common_columns, compare_again, compare_tables
@@ -26,7 +26,7 @@ from projections.sqlite_views.following import Follower
 from projections.sqlite_views.parts import drop_parts
 from projections.sqlite_views.table import SqliteView
 
-__all__ = ["BuildProgress", "Rebuilt", "drop_build", "drop_old_view", "drop_view", "rebuild_view", "view_failed"]
+__all__ = ["BuildProgress", "Rebuilt", "drop_build", "drop_old_view", "rebuild_view", "view_failed"]
 
 _LAST_STRETCH: Final = 500
 """How many events may be folded inside the transaction of the exchange."""
@@ -115,15 +115,6 @@ async def drop_old_view(database: ViewDatabase, view: SqliteView) -> bool:
     while await database.write_view(drop_kept_page, view):
         pass
     return had_kept
-
-
-async def drop_view(database: ViewDatabase, view: SqliteView) -> list[str]:
-    """Drop the view altogether, and return the states that its tables were in: live, kept, building, ….
-
-    Raises EventLogError(`view_busy`) while another process builds it.
-    """
-    async with exclusive(database.place, f"{view.name}-build", waits=False):
-        return await database.write_view(_drop_all, view)
 
 
 class _Meter:
@@ -232,14 +223,6 @@ def drop_build(connection: sqlite3.Connection, view: SqliteView) -> None:
     if entry is not None:
         view.drop(connection, entry)
         remove_entry(connection, view.name, "building")
-
-
-def _drop_all(connection: sqlite3.Connection, view: SqliteView) -> list[str]:
-    entries = [entry for entry in all_entries(connection) if entry.name == view.name]
-    for entry in entries:
-        view.drop(connection, entry)
-        remove_entry(connection, entry.name, entry.state)
-    return [entry.state for entry in entries]
 
 
 def _compare(connection: sqlite3.Connection, view: SqliteView, build: ViewEntry) -> Comparison | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,12 +11,10 @@ from eventlog.cli.options import Options
 from eventlog.cli.projections.place import place_of_views
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite.saved_positions import SavedPosition, positions_at, saved_positions
+from projections.consumers import consumer_lock
 from projections.sqlite_views.build_lock import is_held
 
 __all__ = ["ConsumerState", "consumer_document", "consumers_of"]
-
-_LOCK: Final = "consumer-{}"
-"""What `Consumer.run` locks beside the database."""
 
 Condition = Literal["running", "ok", "behind", "ahead", "of_another_log"]
 
@@ -66,6 +63,6 @@ def _state(log: SqliteLog, place: str, saved: SavedPosition, head: int) -> Consu
 def _condition(log: SqliteLog, place: str, saved: SavedPosition, head: int) -> Condition:
     if saved.store_id != log.store_id:
         return "of_another_log"
-    if is_held(place, _LOCK.format(sha256(saved.name.encode()).hexdigest()[:24])):
+    if is_held(place, consumer_lock(saved.name)):
         return "running"
     return "ahead" if saved.position > head else "behind" if saved.position < head else "ok"
