@@ -12,6 +12,7 @@
     │   └── EventTypeUnknown a run holds an event of a newer program; that run is read-only here
     ├── Conflict             somebody was first: read again, decide again
     │   ├── WrongExpectedVersion
+    │   ├── AppendTooLate
     │   ├── RunConflict
     │   └── ClaimLost
     ├── LogCorrupt           damage: stop and investigate
@@ -36,6 +37,7 @@ __all__ = [
     "CODES",
     "ActionConflict",
     "ActionFailed",
+    "AppendTooLate",
     "ApprovalExpired",
     "ApprovalRejected",
     "ClaimLost",
@@ -115,8 +117,8 @@ CODES: Final[Mapping[str, Explanation]] = {
         "The run has ended, or is no workflow, and takes no signal.", "See its state with `eventlog runs show RUN`."
     ),
     "definition_mismatch": Explanation(
-        "The workflow's code is another than the one that the run began with; nothing was run.",
-        "Run the earlier code, or say in the workflow's `continues` that this one can go on from there.",
+        "The code of the workflow, or of an action that was approved with a signature, has changed; nothing was run.",
+        "Run the earlier code. A workflow may say that it `continues` it; a changed action has to be approved anew.",
     ),
     "nondeterministic_replay": Explanation(
         "Replayed, the workflow asks for something else than its log holds; nothing new was run.",
@@ -135,11 +137,55 @@ CODES: Final[Mapping[str, Explanation]] = {
         "Let somebody else decide, or withdraw the approvals with `eventlog approvals revoke RUN`.",
     ),
     "role_required": Explanation(
-        "The policy of the request asks for an approver with a role that was not brought.",
-        "Let somebody approve who has one of the roles in the details.",
+        "The policy of the request asks for an approver with a role that was not brought, or not one of his key's.",
+        "Let somebody approve who has one of the roles; `eventlog keys enroll --role` names those of a key.",
     ),
     "separation_of_duties": Explanation(
         "The policy of the request does not let its proposer approve it.", "Let somebody else approve it."
+    ),
+    "level_required": Explanation(
+        "The policy of the request takes only approvals of a higher level, as one that is signed with an enrolled key.",
+        "Sign it: `eventlog approve RUN --sign KEY`, or `eventlog approvals statement RUN` and your SSH key.",
+    ),
+    "statement_invalid": Explanation(
+        "This is no approval statement, or not in the one spelling that it has; nobody can say what was signed.",
+        "Make one with `eventlog approvals statement RUN`, and sign exactly those bytes.",
+    ),
+    "signature_invalid": Explanation(
+        "The signature is not one of the named key over exactly this statement.",
+        "Make a new statement and sign that; with SSH in the namespace `eventlog-approval@v1`.",
+    ),
+    "statement_mismatch": Explanation(
+        "What was signed is about something else than what the log holds; `field` in the details says where.",
+        "Read the request again, make a new statement, and sign that.",
+    ),
+    "statement_expired": Explanation(
+        "The time until which the signed statement counts is over.",
+        "Make a new statement and sign that; if the run is APPROVED, `eventlog approvals revoke RUN` first.",
+    ),
+    "nonce_used": Explanation(
+        "This signed statement was recorded before; each counts once.",
+        "See the recorded decision with `eventlog runs show RUN`; for another make a new statement.",
+    ),
+    "head_mismatch": Explanation(
+        "The head that was signed is none that this log has had, or is older than what was approved.",
+        "Find out which log the approver was shown: this one may have been rewritten. `eventlog verify` says more.",
+    ),
+    "approver_unknown": Explanation(
+        "The key is not enrolled in this log as one of an approver.",
+        "Enrol it with `eventlog keys enroll`; `eventlog keys list` shows those that are.",
+    ),
+    "approver_revoked": Explanation(
+        "The key was revoked; nothing that it signs counts any more.",
+        "Sign with another key that is enrolled; if the run is APPROVED, `eventlog approvals revoke RUN` first.",
+    ),
+    "approver_unpinned": Explanation(
+        "The log enrols a key for an approver that is not the one you pinned, or one that you pinned as another's.",
+        "Ask the person: pin the key too (--approver) if it is right; otherwise somebody signs in another's name.",
+    ),
+    "approver_key_taken": Explanation(
+        "The key is, or was, enrolled in this log already; a key stands for one approver, once.",
+        "Make a key of its own for each approver, and enrol that.",
     ),
     "request_ambiguous": Explanation(
         "The run has several requests, and it was not said which one is meant.",
@@ -177,6 +223,14 @@ CODES: Final[Mapping[str, Explanation]] = {
     "unknown_action": Explanation(
         "No action of this name is registered here, so the effect was not attempted.",
         "Resume in a program that registers the action with its Runner.",
+    ),
+    "unknown_subject": Explanation(
+        "No body was ever encrypted for this subject here, so there is no key of it.",
+        "Check its spelling, the purpose, and the folder of the keys.",
+    ),
+    "subject_erased": Explanation(
+        "The key of this subject was destroyed, and with it what was encrypted under it; the subject gets no other.",
+        "Write about somebody who comes back under another opaque name.",
     ),
     "event_type_unknown": Explanation(
         "The run holds an event that this version of the program does not know; it is read-only here.",
@@ -245,6 +299,10 @@ CODES: Final[Mapping[str, Explanation]] = {
         "The secret that the proposal names is not known to this program, or is no text; nothing was sent.",
         "Give the action a secret of that name, and resume.",
     ),
+    "secret_changed": Explanation(
+        "The secret of this name is another one than the proposal was made with; nothing was sent.",
+        "Give the action the secret that was meant, or propose again with today's.",
+    ),
     "target_not_keyed": Explanation(
         "The table cannot refuse a second row: it has no unique index on the op_key alone, or it changes the row.",
         "Give the key column a unique index of its own, let no trigger change the row, and resume.",
@@ -253,6 +311,10 @@ CODES: Final[Mapping[str, Explanation]] = {
     "version_conflict": Explanation(
         "The stream is not at the version the append expected; nothing was written.",
         "Read the stream again, decide again, append again.",
+    ),
+    "append_too_late": Explanation(
+        "What was to be recorded counts up to a time, and would have been recorded later; nothing was written.",
+        "Decide again as of now: time of the log never runs back, also where a clock was set back.",
     ),
     "run_conflict": Explanation(
         "Another process is working on this run, or was first; nothing was done.", "Try again in a moment."
@@ -265,6 +327,61 @@ CODES: Final[Mapping[str, Explanation]] = {
     "log_corrupt": Explanation(
         "Stored data contradicts its own hashes, numbers or links; it is not served as truth.",
         "Stop, keep a copy of the files, and run `eventlog verify`.",
+    ),
+    # ── signatures and heads ─────────────────────────────────────────────────────────────────────────────────────────
+    "bad_note": Explanation(
+        "A signed note, or the head in one, is not spelled as it has to be.",
+        "Get it again from where it came; nothing in it was believed.",
+    ),
+    "unverified_note": Explanation(
+        "A note has no signature of a key that is known here, or a wrong one of such a key.",
+        "Compare the verifier keys; a wrong signature of the right key means that the note was changed.",
+    ),
+    "bad_verifier_key": Explanation(
+        "A text is no verifier key, or the name in it cannot be that of a key.",
+        "Copy the key whole: `<name>+<8 hex digits>+<base64>`, as `eventlog keys list` prints it.",
+    ),
+    "weak_key": Explanation(
+        "A public key is one under which others than its holder can sign, or no key at all.",
+        "Make a new key pair with `eventlog keys new` or `ssh-keygen -t ed25519`.",
+    ),
+    "key_unusable": Explanation(
+        "A file holds no private Ed25519 key that can be read here.",
+        "Check the path; make a key with `eventlog keys new --to FILE`.",
+    ),
+    "wrapping_key_unusable": Explanation(
+        "The key that wraps the keys of subjects is missing, is not 32 bytes, or is not the one of this folder.",
+        "Give the wrapping key with which the folder was made; without it nobody can read what it protects.",
+    ),
+    "key_exposed": Explanation(
+        "Other users can read the file of a private key, so it was not used.",
+        "Find out who may have read it; take their access away (`chmod 600`, a folder `chmod 700`), or make a new key.",
+    ),
+    "bad_request": Explanation(
+        "A request to a signer or a witness is not spelled as it has to be.", "Ask as c2sp.org/tlog-witness says."
+    ),
+    "head_file_damaged": Explanation(
+        "The file of a signer's heads holds what it has not written, or was shortened; nothing was signed.",
+        "Find out who edited it, and put back a copy that was made after the newest head.",
+    ),
+    "head_refused": Explanation(
+        "The signer will not sign this head: it does not go on from the last one that it signed.",
+        "If an older copy of the log was put back on purpose, declare that as a restore; else find the right log.",
+    ),
+    "head_stale": Explanation(
+        "The signer has signed another head meanwhile.", "Ask it again, with a proof from the size in the details."
+    ),
+    "head_unreadable": Explanation(
+        "No head can be read from where one was said to be kept, so the log was not compared with it.",
+        "Check the path: a signed note, or the file of heads that a signer keeps beside its key.",
+    ),
+    "no_trusted_head": Explanation(
+        "Only what is newer than a trusted head was asked for, and no head of this log can be trusted.",
+        "Give the key that signs its heads (--log-key), or a head that was kept outside (--head).",
+    ),
+    "signer_unavailable": Explanation(
+        "The signer of heads cannot be asked, or cannot keep what it signs; nothing was signed.",
+        "See that it runs, and that its socket and its folder can be used; then try again.",
     ),
     # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
     "store_busy": Explanation(
@@ -307,8 +424,72 @@ CODES: Final[Mapping[str, Explanation]] = {
         "Correct it; `eventlog projections status` names the command that goes on: `resume`, or `rebuild` of a build.",
     ),
     "store_rolled_back": Explanation(
-        "The log ends before, or differs from, what a view or a consumer has handled: an older copy was put here.",
-        "Put the right log back, or build the view again (`eventlog projections rebuild NAME`) if this one is right.",
+        "The log ends before what a signer, a view or a consumer has seen of it: an older copy was put here.",
+        "Put the right log back; if this one is right, `eventlog db restored`, or rebuild the view that is ahead.",
+    ),
+    "store_forked": Explanation(
+        "The log is not the one of which a head was signed last: its history differs, or another file stands here.",
+        "Put the right log back; if this one is right, declare it: `eventlog db restored --reason TEXT`.",
+    ),
+    "restore_not_needed": Explanation(
+        "The log goes on from the last head that was signed: nothing shows that an older copy stands here.",
+        "If one does all the same, declare it with `--force`; a restore stays in the log for ever.",
+    ),
+    "head_not_signed": Explanation(
+        "No head could be signed in front of an effect, so it was not performed.",
+        "See that the signer can be reached and is of this log, and resume the run.",
+    ),
+    "approval_lost": Explanation(
+        "An earlier attempt did nothing, and no other begins: the approvals of the request do not count any more.",
+        "Cancel the run, and ask for the effect in another one, which is approved anew.",
+    ),
+    "approval_before_restore": Explanation(
+        "It was approved, and then the log was put back from a copy; the effect may have happened in the lost part.",
+        "Find out. If it did not: `eventlog approvals revoke RUN`, approve anew; else, or if spent, cancel the run.",
+    ),
+    "intent_erased": Explanation(
+        "An effect began although its proposal, or an approval that it rests on, had been erased before.",
+        "Find out who writes to the log, and ask the receiver what happened; keep the log as it is.",
+    ),
+    "intent_unapproved": Explanation(
+        "An effect began although too few had approved it by then: the engine that does this is not this one.",
+        "Find out who writes to the log, and ask the receiver what happened; keep the log as it is.",
+    ),
+    "intent_mismatch": Explanation(
+        "An effect began that names another proposal, or another op_key, than the one that was approved.",
+        "Find out who writes to the log, and ask the receiver what happened; keep the log as it is.",
+    ),
+    "effect_without_intent": Explanation(
+        "The log says that something was done, and no intent in front of it says that it began.",
+        "Find out who writes to the log, and ask the receiver what happened; keep the log as it is.",
+    ),
+    "no_signed_head": Explanation(
+        "No signed head covers the run, so that a pack of it could prove nothing.",
+        "Give the log a key (`eventlog keys new`), and export again with `--signer`.",
+    ),
+    "subject_key_missing": Explanation(
+        "The stream is encrypted under the key of its subject, and this program was not given that key.",
+        "Name the folder of the keys with `--subject-keys FOLDER`, or `subject_keys=` in a program.",
+    ),
+    "run_open": Explanation(
+        "The run has not ended, and goes on from what is in its events; nothing of it was erased.",
+        "Let it end, or end it with `eventlog runs cancel RUN`; then erase again.",
+    ),
+    "run_erased": Explanation(
+        "Words of the run are erased, or cannot be read here, so that it cannot go on from what its steps returned.",
+        "Start another run. If only the key is missing, name the keys with `--subject-keys FOLDER`.",
+    ),
+    "view_unknown_here": Explanation(
+        "The database has a view that this program cannot build again, and which may hold what is erased.",
+        "Name its projection with --projections MODULE:NAME, or let it be dropped with --drop-unknown-views.",
+    ),
+    "erasure_unsupported": Explanation(
+        "The log is in memory, or has a mirror beside it that would keep what is erased.",
+        "Erase in the log itself; then remove the transcripts of those streams, and `repair(log)` writes them again.",
+    ),
+    "not_erasable": Explanation(
+        "The event is about the log itself, and every proof rests on it; it names nobody.",
+        "Erase the events of the runs or streams that are meant.",
     ),
     "consumer_failed": Explanation(
         "A consumer raised while it handled an event; it stands in front of that event, and nothing of it was kept.",
@@ -401,6 +582,14 @@ CODES: Final[Mapping[str, Explanation]] = {
         "A value is not plain data and no registered type names it.",
         "Use dict, list, str, int, float, bool or None, or register a Struct for the event.",
     ),
+    "secret_found": Explanation(
+        "What was to be appended holds something that looks like a secret; the log could never be rid of it.",
+        "Name it with `secret_ref`. One that is in an older event has to be replaced: erasing it comes too late.",
+    ),
+    "secret_scan_failed": Explanation(
+        "The scanner for secrets raised, so nobody has looked at what was to be appended; nothing was written.",
+        "Correct the scanner that was given to `eventlog.open`.",
+    ),
     "payload_too_deep": Explanation("The data is nested too deeply.", "Flatten it, or store it outside."),
     "payload_too_large": Explanation(
         "The data is larger than the configured limit.", "Store it outside and log its hash."
@@ -422,7 +611,7 @@ CODES: Final[Mapping[str, Explanation]] = {
     "missing_extra": Explanation("An optional part is not installed.", "Install the extra that the message names."),
     "target_exists": Explanation(
         "There is something at the path that a command was to write; it was not touched.",
-        "Choose another path, or replace the file with --force.",
+        "Choose another path; commands that have --force replace the file with it.",
     ),
     "app_unusable": Explanation(
         "What --app names cannot be used: its module cannot be imported, the name is not in it, or gives no Runner.",
@@ -610,6 +799,16 @@ class WrongExpectedVersion(Conflict):
             expected=expected,
             actual=actual,
         )
+
+
+class AppendTooLate(Conflict):
+    """The append would have been recorded at `at_us`, not before `before_us`, as asked for (`append_too_late`)."""
+
+    def __init__(self, at_us: int, before_us: int) -> None:
+        self.at_us: Final = at_us
+        self.before_us: Final = before_us
+        message = f"it would have been recorded at {at_us} µs, and had to be before {before_us} µs"
+        super().__init__("append_too_late", message, at_us=at_us, before_us=before_us)
 
 
 class RunConflict(Conflict):

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 __all__ = [
+    "JUDGED_EVENTS",
     "LOG_EVENTS",
     "LOG_STREAM",
     "NOTHING",
@@ -30,6 +31,8 @@ __all__ = [
     "ApprovalExpired",
     "ApprovalRecorded",
     "ApprovalRevoked",
+    "ApproverEnrolled",
+    "ApproverRevoked",
     "BarrierRecorded",
     "CheckpointSaved",
     "ChildFinished",
@@ -39,12 +42,20 @@ __all__ = [
     "CompensationFailed",
     "CompensationStarted",
     "Definition",
+    "Envelope",
+    "EnvelopeSignature",
     "Failure",
+    "LogEvent",
+    "LogKeyDeclared",
+    "LogKeyRevoked",
+    "LogKeyRotated",
+    "LogRestored",
     "OfRequest",
     "OutcomeReconciled",
     "OutcomeUnknown",
     "Owner",
     "Parent",
+    "PayloadErased",
     "PolicyTerms",
     "ProposalRecorded",
     "ProposalRejected",
@@ -63,6 +74,7 @@ __all__ = [
     "StepCompleted",
     "StepFailed",
     "StepStarted",
+    "SubjectErased",
     "TimerFired",
     "TimerSet",
     "TransitionRejected",
@@ -169,12 +181,32 @@ class PolicyTerms(_Fact, frozen=True, kw_only=True):
     """On what terms a request is decided; frozen when it is asked.
 
     `required` approvals by different people; each by somebody in one of `roles`, if any are named; with
-    `separation_of_duties` not by who proposed.
+    `separation_of_duties` not by who proposed. `level` is the least that an approval has to be, as in
+    `ApprovalRecorded`.
     """
 
     required: int = 1
     roles: tuple[str, ...] = ()
     separation_of_duties: bool = False
+    level: int = 0
+
+
+class EnvelopeSignature(_Fact, frozen=True, kw_only=True):
+    """One signature of an envelope. `keyid` is a hint and is signed by nobody; `sig` is base64.
+
+    `sig` is the 64 bytes of an Ed25519 signature, or the body of an SSH signature (what stands in its armour).
+    """
+
+    keyid: str
+    sig: str
+
+
+class Envelope(_Fact, frozen=True, kw_only=True, rename="camel"):
+    """A DSSE envelope: `payload` is base64 of the exact bytes that were signed, as `payloadType`."""
+
+    payload: str
+    payload_type: str
+    signatures: tuple[EnvelopeSignature, ...]
 
 
 class Failure(_Fact, frozen=True, kw_only=True):
@@ -220,7 +252,8 @@ class ProposalRecorded(OfRequest, frozen=True, kw_only=True):
     `folder` is the absolute folder in which it was proposed: a relative target means the same file wherever it is
     resumed. `policy` are the terms of the decision, if any are asked for, `expires_at_us` until when it may be made.
     `supersedes` is the request that an edit has closed for good, `reason` why. `rule_failed` says
-    why the rule that might have approved it could not be asked. `group` as in a step.
+    why the rule that might have approved it could not be asked. `group` as in a step. `action_sha256` is the digest of
+    the action's definition, where whoever asked knew the action: a signed approval is for that one and no other.
     """
 
     request_id: str
@@ -233,6 +266,7 @@ class ProposalRecorded(OfRequest, frozen=True, kw_only=True):
     reason: str | None = None
     rule_failed: str | None = None
     group: str | None = None
+    action_sha256: str | None = None
 
 
 class ProposalVerified(OfRequest, frozen=True, kw_only=True):
@@ -266,8 +300,13 @@ class ProposalRejected(OfRequest, frozen=True, kw_only=True):
 class ApprovalRecorded(OfRequest, frozen=True, kw_only=True):
     """A person decided. `approval_hash` freezes what was decided on; the actor is in the envelope.
 
-    `actor_source` says who vouches for the actor: `os`, `asserted` by the program, or `policy` where a rule of the
-    program decided and nobody was asked. An approval that is not `is_deciding` needs others beside it.
+    `actor_source` says who vouches for the actor: `os`, `asserted` by the program, `authenticated` by a server that the
+    program is, `signed` by the approver himself, or `policy` where a rule of the program decided and nobody was asked.
+    An approval that is not `is_deciding` needs others beside it.
+
+    `level` says how sure it is who that was: 0 asserted, 1 authenticated by a server, 2 signed with a key that only the
+    approver holds, 3 with one in hardware. `envelope` is what was signed, for levels from 2 on; its nonce is the id of
+    this event.
     """
 
     request_id: str
@@ -277,6 +316,8 @@ class ApprovalRecorded(OfRequest, frozen=True, kw_only=True):
     reason: str | None = None
     roles: tuple[str, ...] = ()
     is_deciding: bool = True
+    level: int = 0
+    envelope: Envelope | None = None
 
 
 class ApprovalExpired(OfRequest, frozen=True, kw_only=True):
@@ -605,6 +646,118 @@ class BarrierRecorded(_Fact, frozen=True, kw_only=True):
     reason: str
 
 
+class LogKeyDeclared(_Fact, frozen=True, kw_only=True):
+    """Stream `$log`: the heads of this log are signed by this key from now on.
+
+    `verifier_key` is a C2SP verifier key, `<name>+<key id>+<base64>`. A reader takes the key that he was given by
+    another way; this one is a hint.
+    """
+
+    verifier_key: str
+
+
+class LogKeyRotated(_Fact, frozen=True, kw_only=True):
+    """Stream `$log`: another key signs from now on. `signature` is that of the key before it, as base64.
+
+    It covers the UTF-8 bytes of `eventlog/log-key/v1`, a newline, `replaces`, a newline, `verifier_key`, a newline.
+    """
+
+    verifier_key: str
+    replaces: str
+    signature: str
+
+
+class LogKeyRevoked(_Fact, frozen=True, kw_only=True):
+    """Stream `$log`: no head that is larger than `from_size` is taken from this key, whatever date it bears."""
+
+    verifier_key: str
+    from_size: int
+    reason: str | None = None
+
+
+class LogRestored(_Fact, frozen=True, kw_only=True):
+    """Stream `$log`: the first event of a new incarnation of the log, after an older copy was put in its place.
+
+    `size` and `root` (64 hex digits) are those of the last head that is known of the incarnation before, whose id is
+    `previous_log_id`; `note` is that head, signed, if it was. `is_from_signer` says that its signer gave it; else it is
+    what the copy says of itself, which cannot know what was lost. The events between here and `size` are lost.
+    """
+
+    previous_log_id: str
+    size: int
+    root: str
+    reason: str
+    note: str | None = None
+    is_from_signer: bool = False
+
+
+class ApproverEnrolled(_Fact, frozen=True, kw_only=True):
+    """Stream `$log`: the approver, an opaque id, holds this key, and has proved it.
+
+    `roles` are those in which it counts, as whoever enrols it says; without any, what its approver claims counts where
+    the terms ask for less than level 2.
+    `kind` is `ed25519` (`public_key` is base64 of 32 bytes), `ssh-ed25519` or, for a FIDO token,
+    `sk-ssh-ed25519@openssh.com` (a line of an OpenSSH public key, without its comment). `proof` is a signature of the
+    key over `approver`, `key_id` and the log. `level` is that of an approval signed by it: 2, or 3 for one in hardware.
+    """
+
+    approver: str
+    key_id: str
+    kind: str
+    public_key: str
+    proof: Envelope
+    level: int = 2
+    roles: tuple[str, ...] = ()
+
+
+class ApproverRevoked(_Fact, frozen=True, kw_only=True):
+    """Stream `$log`: nothing that this key signs counts from this position on."""
+
+    key_id: str
+    reason: str | None = None
+
+
+class PayloadErased(_Fact, frozen=True, kw_only=True):
+    """Stream `$log`: body and salt of the event at `position` are gone for good, and what its leaf needs is here.
+
+    `content_commit` and `stored_hash` are 64 hex digits (see `eventlog/entry.py`), `body_len` is bytes. `remainder` is
+    what stays of the body: the fields of an event of the engine that say nothing of anybody, or NOTHING.
+    """
+
+    position: int
+    body_kind: int
+    body_len: int
+    content_commit: str
+    stored_hash: str
+    legal_basis: str
+    remainder: msgspec.Raw = NOTHING
+    reason: str | None = None
+
+
+class SubjectErased(_Fact, frozen=True, kw_only=True):
+    """Stream `$log`: the key under which the events about one subject were encrypted is destroyed.
+
+    `key_id`, 32 hex digits, stands in those events; it names nobody.
+    """
+
+    key_id: str
+    legal_basis: str
+    reason: str | None = None
+
+
+LogEvent = (
+    BarrierRecorded
+    | LogKeyDeclared
+    | LogKeyRotated
+    | LogKeyRevoked
+    | LogRestored
+    | ApproverEnrolled
+    | ApproverRevoked
+    | PayloadErased
+    | SubjectErased
+)
+
+
 RunEvent = (
     CheckpointSaved
     | ProposalRecorded
@@ -646,7 +799,30 @@ RunEvent = (
 LOG_STREAM: Final = "$log"
 """The stream of events about the log itself."""
 
-LOG_EVENTS: Final[Mapping[str, type[BarrierRecorded]]] = {"barrier_recorded": BarrierRecorded}
+LOG_EVENTS: Final[Mapping[str, type[LogEvent]]] = {
+    "approver_enrolled": ApproverEnrolled,
+    "approver_revoked": ApproverRevoked,
+    "barrier_recorded": BarrierRecorded,
+    "log_key_declared": LogKeyDeclared,
+    "log_key_revoked": LogKeyRevoked,
+    "log_key_rotated": LogKeyRotated,
+    "log_restored": LogRestored,
+    "payload_erased": PayloadErased,
+    "subject_erased": SubjectErased,
+}
+
+JUDGED_EVENTS: Final = frozenset(
+    {
+        *LOG_EVENTS,
+        "action_executed",
+        "action_recovered",
+        "approval_recorded",
+        "approval_revoked",
+        "proposal_recorded",
+        "resume_started",
+    }
+)
+"""What `verify` judges by more than its hash: keys, erasures, restores, who approved what, and what was done on it."""
 
 RUN_EVENTS: Final[Mapping[str, type[RunEvent]]] = {
     "action_conflict": ActionConflict,

@@ -19,7 +19,10 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from eventlog.errors import InvalidInput
+from eventlog.heads import SignedHead
 from eventlog.ids import new_event_id
+from eventlog.merkle import TreeHead
+from eventlog.scanning import Scanner
 
 __all__ = [
     "Append",
@@ -38,10 +41,13 @@ __all__ = [
     "Mark",
     "NewEvent",
     "Problem",
+    "ProvenLog",
     "RecordedEvent",
+    "Redacted",
     "Retired",
     "RunLog",
     "Snapshot",
+    "StoredEntry",
     "StreamSlice",
     "TransactionalLog",
     "fold",
@@ -118,9 +124,10 @@ class RecordedEvent(msgspec.Struct, frozen=True, gc=False):
 
     `body` is the stored JSON, byte for byte; `data` is what it decodes to in today's shape: the registered Struct,
     `Retired`, or plain data where `is_known` is False. `type` is today's name of the type, `stored_type` the stored one
-    where that is another; `schema_version` is the stored one. `recorded_at_us` is microseconds UTC by the writer's
-    clock, never before the event in front of it. The garbage collector does not look at events: what JSON decodes to
-    has no cycles.
+    where that is another; `schema_version` is the stored one. `redacted` says why the body is not the one that was
+    appended, if it is not: then `data` is what is left of it (`Redacted`). `recorded_at_us` is microseconds UTC by the
+    writer's clock, never before the event in front of it. The garbage collector does not look at events: what JSON
+    decodes to has no cycles.
     """
 
     position: int
@@ -139,6 +146,18 @@ class RecordedEvent(msgspec.Struct, frozen=True, gc=False):
     leaf: bytes
     prev_in_stream: bytes
     stored_type: str | None = None
+    redacted: Literal["erased", "subject_erased", "key_missing"] | None = None
+
+
+class Redacted(msgspec.Struct, frozen=True):
+    """What an event holds whose body cannot be read any more, or not here.
+
+    `why` is `erased` (body and salt are gone), `subject_erased` (its key is destroyed) or `key_missing` (it is
+    encrypted, and this program was not given its key). Where the engine has kept the fields that say nothing of
+    anybody, an event holds those instead; its `redacted` says why all the same.
+    """
+
+    why: Literal["erased", "subject_erased", "key_missing"]
 
 
 class Retired(msgspec.Struct, frozen=True):
@@ -151,11 +170,18 @@ class Retired(msgspec.Struct, frozen=True):
 
 
 class Append(msgspec.Struct, frozen=True):
-    """One stream's part of an `append_many`."""
+    """One stream's part of an `append_many`.
+
+    `subject` is whom a new stream is about, as an opaque id: all bodies of the stream are encrypted under the key of
+    that subject, from the first on. Later appends need not name it again. `subject_of` names a stream whose subject a
+    new one has as well, if that has one.
+    """
 
     stream: str
     events: Sequence[Any]
     expect: Expect
+    subject: str | None = None
+    subject_of: str | None = None
 
 
 class AppendResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,10 +197,11 @@ class AppendResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The end of the log: the last position (0 if empty) and its leaf (32 zero bytes if empty)."""
+    """The end of the log: the last position (0 if empty), its leaf (32 zero bytes if empty), and when that was."""
 
     position: int
     leaf: bytes
+    recorded_at_us: int = 0
 
 
 class StreamSlice(msgspec.Struct, frozen=True):
@@ -206,7 +233,11 @@ Mark = CaughtUp | FellBehind | CursorMoved
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What a supervisor needs to know. Sizes are bytes; ids are hex."""
+    """What a supervisor needs to know. Sizes are bytes; ids are hex.
+
+    `signed_size` is the position up to which the log is under a signed head, None where nobody signs; `head_error` is
+    why the last try to sign failed, if it did.
+    """
 
     store: str
     log_id: str
@@ -223,6 +254,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     wal_bytes: int | None = None
     views_behind: dict[str, int] = {}
     last_wal_checkpoint_error: str | None = None
+    signed_size: int | None = None
+    head_error: str | None = None
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,13 +279,34 @@ class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
     """What a check of one page of the log found.
 
     `position` is where the next page begins behind, `events` how many rows were looked at. `artifacts` are those that
-    sound events name; whether they are there was not looked at.
+    sound events name; whether they are there was not looked at. `leaves` are those of the rows, as stored, and
+    `redacted` the positions of events whose body is not the one that was appended, with the reason. `judged` are the
+    sound events of the types in `eventlog.events.JUDGED_EVENTS`, without results: they say more than a hash can prove.
     """
 
     position: int
     events: int
     problems: Sequence[Problem]
     artifacts: Sequence[ArtifactName] = ()
+    leaves: Sequence[bytes] = ()
+    redacted: Sequence[tuple[int, str]] = ()
+    judged: Sequence[RecordedEvent] = ()
+
+
+class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An event as it is hashed, for somebody who checks it for himself.
+
+    `entry` are the bytes of `eventlog/entry.py`; its leaf was compared with the stored one. `stored` is the stored
+    body: the JSON that was appended where `salt` is there too, a sealed body (`eventlog/sealed.py`) where it is not,
+    None where it is erased.
+    """
+
+    position: int
+    version: int
+    type: str
+    entry: bytes
+    stored: bytes | None
+    salt: bytes | None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -333,6 +387,44 @@ class EventReader(Protocol):
         """Check the next `limit` events behind position `after`, and go on where `read` would stop."""
 
 
+@runtime_checkable
+class ProvenLog(EventReader, Protocol):
+    """A log with a Merkle tree over its events: roots, proofs, and the heads that were signed."""
+
+    async def tree_head(self, size: int | None = None) -> TreeHead:
+        """Return size and root of the tree of the first `size` events, of all if that is None.
+
+        Raises InvalidInput(`invalid_argument`) for a size that the log has not, LogCorrupt(`tree_mismatch`).
+        """
+
+    async def tree_state(self) -> tuple[int, bytes]:
+        """Return the size and the frontier of the tree as they are stored."""
+
+    async def read_tiles(self, level: int, first: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return up to `limit` stored tiles of a level (from 1) from the number `first` on, as (number, root)."""
+
+    async def prove_inclusion(self, position: int, size: int) -> list[bytes]:
+        """Return the RFC 6962 proof that the event at `position` is in the tree of `size`. Raises InvalidInput."""
+
+    async def prove_consistency(self, old_size: int, size: int) -> list[bytes]:
+        """Return the RFC 6962 proof that the tree of `size` begins with that of `old_size`. Raises InvalidInput."""
+
+    async def signed_heads(self, *, after: int = 0, limit: int | None = None) -> list[SignedHead]:
+        """Return the signed heads that are kept with the log, of sizes beyond `after`, by size; as they are stored.
+
+        The first `limit` of them, and the others of the size of the last one: a log may keep millions.
+        """
+
+    async def log_ids(self) -> list[tuple[int, bytes]]:
+        """Return (first_position, log_id) of each incarnation of the log, oldest first."""
+
+    def read_entries(self, stream: str | None = None, *, after: int = 0) -> AsyncGenerator[StoredEntry, None]:
+        """Give the entries of `stream` behind version `after`, or of the whole log behind position `after`.
+
+        Each is compared with the stored leaf. Raises LogCorrupt at the first that contradicts it.
+        """
+
+
 class EventLog(EventReader, Protocol):
     """A log that can be appended to. Used as `async with eventlog.open(…) as log`."""
 
@@ -345,8 +437,9 @@ class EventLog(EventReader, Protocol):
         actor: str | None = None,
         correlation_id: str | None = None,
         causation_id: bytes | None = None,
+        subject: str | None = None,
     ) -> AppendResult:
-        """Append events to one stream; *durable* on return. See `append_many`."""
+        """Append events to one stream; *durable* on return. See `append_many`, and `Append` for `subject`."""
 
     async def append_many(
         self,
@@ -387,7 +480,7 @@ class Artifacts(Protocol):
         """
 
 
-class RunLog(EventLog, Protocol):
+class RunLog(EventLog, ProvenLog, Protocol):
     """The engine's own door: a log that the runtime may append reserved streams to, with what it keeps beside it."""
 
     @property
@@ -406,6 +499,17 @@ class RunLog(EventLog, Protocol):
     def artifacts(self) -> Artifacts:
         """The large values that events of this log name."""
 
+    @property
+    def scanner(self) -> Scanner | None:
+        """What looks for secrets in all that is appended, and refuses it: InvalidInput(`secret_found`)."""
+
+    async def sign_head(self) -> SignedHead | None:
+        """Make sure that everything that is committed by now is under a signed head that is kept outside the log.
+
+        Return that head, or None where nobody signs, or the log is empty. Raises StoreUnavailable
+        (`signer_unavailable`, `head_refused`), LogCorrupt.
+        """
+
     async def append_reserved(
         self,
         appends: Sequence[Append],
@@ -414,8 +518,16 @@ class RunLog(EventLog, Protocol):
         actor: str | None = None,
         correlation_id: str | None = None,
         causation_id: bytes | None = None,
+        before_us: int | None = None,
     ) -> list[AppendResult]:
-        """As `append_many`, for streams that begin with `run:` or `$`."""
+        """As `append_many`, for streams that begin with `run:` or `$`.
+
+        With `before_us`, in microseconds UTC, it is recorded before that time or not at all (AppendTooLate): times of
+        the log never run back, so that of an event may be later than the caller's clock.
+        """
+
+    async def is_sealed(self, stream: str) -> bool:
+        """Say whether the bodies of the stream are encrypted, so that nothing of it may lie in clear elsewhere."""
 
     async def read_from_snapshot(self, stream: str) -> tuple[Snapshot | None, StreamSlice]:
         """Return the stream's snapshot and the events from its version on; without one, all events of the stream."""
@@ -460,19 +572,23 @@ class TransactionalLog(Protocol):
         """
 
 
+_PASSED_OVER = frozenset({Retired, Redacted})
+
+
 async def fold(
     log: EventReader, stream: str, initial: Callable[[], S], evolve: Callable[[S, RecordedEvent], S]
 ) -> tuple[S, int]:
     """Return the state that the events of `stream` add up to, and the version to append at.
 
     `initial()` makes the state of a stream without events; `evolve(state, event)` returns the state after `event`,
-    whose `data` is the registered Struct, or plain data where `is_known` is False. Events of retired types count as
-    versions, and are not shown to `evolve`. Raises what `read` raises.
+    whose `data` is the registered Struct, or plain data where `is_known` is False. Events of retired types, and those
+    of which nothing can be read any more (`Redacted`), count as versions, and are not shown to `evolve`: whoever has to
+    know that something was erased reads the stream. Raises what `read` raises.
     """
     state = initial()
     version = 0
     async for event in log.read(stream):
-        if type(event.data) is not Retired:
+        if type(event.data) not in _PASSED_OVER:
             state = evolve(state, event)
         version = event.version
     return state, version

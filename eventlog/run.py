@@ -104,13 +104,18 @@ class Compensation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vote(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision on a request. `actor` made it, as `actor_source` vouches for; `roles` are what he brought to it."""
+    """One decision on a request. `actor` made it, as `actor_source` vouches for; `roles` are what he brought to it.
+
+    `level` is what the log says of how sure that is; it was checked if `is_signed`, and is again before the effect.
+    """
 
     decision: str
     actor: str | None = None
     actor_source: str = ""
     roles: tuple[str, ...] = ()
     reason: str | None = None
+    level: int = 0
+    is_signed: bool = False
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +189,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Whether somebody cancelled the run while this had not ended; then nothing begins any more."""
     recorded_at_us: int = 0
     """When the last event was recorded."""
+    redacted: str | None = None
+    """Why words that the run held are not there, if so: `erased`, `subject_erased` or `key_missing`."""
 
     @property
     def open_intent(self) -> Intent | None:
@@ -340,7 +347,14 @@ def _proposed(run: Run, event: ProposalRecorded) -> Run:
 
 
 def _voted(run: Run, event: ApprovalRecorded) -> Run:
-    vote = Vote(decision=event.decision, actor_source=event.actor_source, roles=event.roles, reason=event.reason)
+    vote = Vote(
+        decision=event.decision,
+        actor_source=event.actor_source,
+        roles=event.roles,
+        reason=event.reason,
+        level=event.level,
+        is_signed=event.envelope is not None,
+    )
     run = replace(run, votes=(*run.votes, vote))
     if not event.is_deciding:
         return run

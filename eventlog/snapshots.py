@@ -25,7 +25,7 @@ from msgspec.structs import astuple, replace
 from eventlog.errors import InvalidInput
 from eventlog.events import ApprovalRecorded, CheckpointSaved, ProposalRecorded, RunEvent, Status
 from eventlog.progress import Child, Progress, Step, Stored
-from eventlog.run import Run
+from eventlog.run import Run, Vote
 
 __all__ = ["encode_snapshot", "evidence_of", "has_own_shape", "restore", "shape_of", "snapshot_hash"]
 
@@ -162,7 +162,7 @@ def evidence_of(run: Run) -> Iterator[tuple[int, Callable[[RunEvent], bool]]]:
             continue
         yield versions[0], lambda event, request=request: _asks(event, request)  # type: ignore[misc]
         for version, vote in zip(versions[1:], request.votes, strict=True):
-            yield version, lambda event, vote=vote, request=request: _decides(event, vote.decision, request)  # type: ignore[misc]
+            yield version, lambda event, vote=vote, request=request: _decides(event, vote, request)  # type: ignore[misc]
 
 
 def _asks(event: RunEvent, request: Run) -> bool:
@@ -175,10 +175,10 @@ def _asks(event: RunEvent, request: Run) -> bool:
     )
 
 
-def _decides(event: RunEvent, decision: str, request: Run) -> bool:
+def _decides(event: RunEvent, vote: Vote, request: Run) -> bool:
     return (
         isinstance(event, ApprovalRecorded)
         and (event.step, event.request_id, event.approval_hash)
         == (request.step, request.request_id, request.proposal_hash)
-        and event.decision == decision
+        and (event.decision, event.level, event.envelope is not None) == (vote.decision, vote.level, vote.is_signed)
     )

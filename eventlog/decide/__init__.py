@@ -8,6 +8,7 @@ its first event, and are errors alone: `unknown_run` and `run_exists`.
     requests       which of the requests of a run is meant
     decisions      asking a person, and what is said to that
     withdrawals    taking something back before the act
+    proofs         approvals as they are stored, looked at again before the effect
     frozen         what was approved, compared with what is there
     effects        resuming, and the intent to act
     compensation   undoing

@@ -29,6 +29,7 @@ from eventlog.events import ApprovalExpired as ApprovalExpiredEvent
 from eventlog.events import (
     ApprovalRecorded,
     CheckpointSaved,
+    Envelope,
     PolicyTerms,
     ProposalRecorded,
     ProposalRejected,
@@ -62,12 +63,14 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """On what terms one request is asked. Nothing is asked for by default: one decision by anybody, at any time.
 
     `auto` is why a rule approves it at once, so that nobody is asked; `rule_failed` why it could not say.
+    `action_sha256` is the digest of the action's definition, where it is known.
     """
 
     policy: PolicyTerms | None = None
     expires_at_us: int | None = None
     auto: str | None = None
     rule_failed: str | None = None
+    action_sha256: str | None = None
 
 
 _NO_TERMS: Final = Terms()
@@ -101,6 +104,7 @@ def ask(
         policy=terms.policy,
         expires_at_us=terms.expires_at_us,
         rule_failed=terms.rule_failed,
+        action_sha256=terms.action_sha256,
         **fields,
     )
     if terms.auto is None:
@@ -128,11 +132,14 @@ def record_decision(
     actor: str | None = None,
     roles: Sequence[str] = (),
     now_us: int = 0,
+    level: int = 0,
+    envelope: Envelope | None = None,
 ) -> Accepted | Refusal:
     """Approve or reject exactly the proposal whose hash is supplied.
 
     `actor` is who decides, by the name that the envelope will have, and `roles` are what he brings; both matter only
-    where the terms of the request ask for it. Raises InvalidInput(`invalid_decision`, `invalid_text`, `invalid_id`,
+    where the terms of the request ask for it. `level` is how sure it is who he is, and `envelope` what he has signed,
+    which was checked before. Raises InvalidInput(`invalid_decision`, `invalid_text`, `invalid_id`,
     `payload_too_large`) for what could not even be recorded.
     """
     require_run(run)
@@ -146,7 +153,7 @@ def record_decision(
     current_hash = hash_of(proposal.canonical)
     if not supplied_hash == current_hash == run.proposal_hash:
         return _other_hash(run, proposal, supplied_hash, current_hash)
-    refused = _refused_by_policy(run, decision, supplied_hash, actor, brought)
+    refused = _refused_by_policy(run, decision, supplied_hash, actor, brought, level)
     if refused is not None:
         return refused
     return Accepted(
@@ -160,6 +167,8 @@ def record_decision(
                 reason=reason,
                 roles=brought,
                 is_deciding=decision == "reject" or len(run.votes) + 1 >= _required(run),
+                level=level,
+                envelope=envelope,
             ),
         )
     )
@@ -229,7 +238,7 @@ def _required(run: Run) -> int:
 
 
 def _refused_by_policy(
-    run: Run, decision: str, supplied_hash: str, actor: str | None, roles: tuple[str, ...]
+    run: Run, decision: str, supplied_hash: str, actor: str | None, roles: tuple[str, ...], level: int
 ) -> Refusal | None:
     """Refuse who may not decide, by the terms that were frozen with the request. Anybody may say no, once."""
     if run.policy is None:
@@ -246,6 +255,13 @@ def _refused_by_policy(
     if run.policy.separation_of_duties and (actor is None or actor in run.proposers):
         return refuse(
             "separation_of_duties", f"{who} has proposed or edited what run {run.run_id!r} asks, and cannot approve it"
+        )
+    if level < run.policy.level:
+        return refuse(
+            "level_required",
+            f"the request of run {run.run_id!r} takes approvals of level {run.policy.level}, and this one is {level}",
+            required_level=run.policy.level,
+            level=level,
         )
     if run.policy.roles and not set(roles).intersection(run.policy.roles):
         wanted = ", ".join(run.policy.roles)

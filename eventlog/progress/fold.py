@@ -36,18 +36,24 @@ def is_workflow(events: Iterable[RecordedEvent]) -> bool:
 def fold_stream(run_id: str, events: Iterable[RecordedEvent], start: Run | None = None) -> Run:
     """Return the run that these events, all of its stream in order, add up to; of either kind.
 
-    With `start`, the state in front of them, which this fold may change. Raises EventTypeUnknown for an event that this
-    program does not know, InvalidInput (`invalid_event`) for a stream that cannot be one of a run.
+    With `start`, the state in front of them, which this fold may change. Of events whose words are erased, or cannot be
+    read here, it is what remains of them; the run says so. Raises EventTypeUnknown for an event that this program does
+    not know, InvalidInput (`invalid_event`) for a stream that cannot be one of a run.
     """
     events = list(events)
     run = start or Run(run_id=run_id)
     if run.progress is None and not is_workflow(events[:1]):
-        return fold_run(run_id, events)
+        return _redacted(fold_run(run_id, events), events)
     for event in events:
         if not event.is_known:
             raise unknown_type(event)
         run = advance(run, event.data, version=event.version, at_us=event.recorded_at_us, actor=event.actor)
-    return run
+    return _redacted(run, events)
+
+
+def _redacted(run: Run, events: Iterable[RecordedEvent]) -> Run:
+    why = next((event.redacted for event in events if event.redacted is not None), None)
+    return run if why is None else replace(run, redacted=why)
 
 
 def advance(run: Run, event: RunEvent, *, version: int, at_us: int, actor: str) -> Run:

@@ -175,4 +175,5 @@ def as_of_now(run: Run, request: Run) -> Run:
         state_version=run.state_version,
         recorded_at_us=run.recorded_at_us,
         root_run_id=run.root_run_id,
+        redacted=run.redacted,
     )

@@ -9,6 +9,7 @@ escaped, as JSON text has them, so that data cannot look like a part of the sent
     sentence    one event
     requests    requests, decisions, effects, and what was refused
     progress    beginnings, ends, steps, waits, claims, other runs
+    of_log      the log itself: keys, approvers, restores, erasures
     words       data inside a sentence
 """
 

@@ -57,7 +57,12 @@ OfRequestEvent = (
     | CompensationFailed
 )
 
-_VOUCHED: Final = {"os": "vouched for by the operating system", "asserted": "vouched for by the program"}
+_VOUCHED: Final = {
+    "os": "vouched for by the operating system",
+    "asserted": "vouched for by the program",
+    "authenticated": "authenticated by the program",
+    "signed": "who has signed it",
+}
 _ENDED: Final = {
     "already_completed": "it has completed already",
     "already_failed": "it has failed for good already",
@@ -182,7 +187,8 @@ def _terms(policy: PolicyTerms | None) -> str | None:
     people = "1 person" if policy.required == 1 else f"{policy.required} people"
     role = f" with the role {listed(policy.roles, 'or')}" if policy.roles else ""
     duties = ", not by who asked" if policy.separation_of_duties else ""
-    return f"to be approved by {people}{role}{duties}"
+    level = f", at level {policy.level} or above" if policy.level else ""
+    return f"to be approved by {people}{role}{duties}{level}"
 
 
 def _decided(actor: str, event: ApprovalRecorded) -> str:
@@ -190,8 +196,9 @@ def _decided(actor: str, event: ApprovalRecorded) -> str:
     did = {"approve": "approved", "reject": "rejected"}.get(event.decision, f"decided {named(event.decision)} on")
     frozen = f"{who} {did} request {named(event.request_id)} with exactly the proposal {named(event.approval_hash)}"
     roles = f", as {listed(event.roles)}" if event.roles else ""
+    level = f"its level is {event.level}" if event.level else None
     others = None if event.is_deciding else "others have to approve it as well"
-    return joined(f"{frozen}{roles}{_why(event.reason)}", others)
+    return joined(f"{frozen}{roles}{_why(event.reason)}", level, others)
 
 
 def _differed(actor: str, event: ProposalRejected) -> str:

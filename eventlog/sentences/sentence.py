@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol, assert_never, get_args
 
-from eventlog.events import BarrierRecorded, RunEvent
+from eventlog.events import LogEvent, RunEvent
+from eventlog.sentences.of_log import log_sentence
 from eventlog.sentences.progress import OfProgressEvent, progress_sentence
 from eventlog.sentences.requests import OfRequestEvent, request_sentence
-from eventlog.sentences.words import named, quoted
+from eventlog.sentences.words import named
 
 __all__ = ["Told", "sentence"]
 
 _OF_RUN: Final = get_args(RunEvent)
+_OF_LOG: Final = get_args(LogEvent)
 
 
 class Told(Protocol):
@@ -40,8 +42,8 @@ def sentence(event: Told) -> str:
     data = event.data
     if not getattr(event, "is_known", True):
         return f"{actor} recorded {named(event.type)}, which this program does not know"
-    if isinstance(data, BarrierRecorded):
-        return f"{actor} opened the log again after {quoted(data.reason)}; what is read from here on is settled"
+    if isinstance(data, _OF_LOG):
+        return log_sentence(actor, data)
     if not isinstance(data, _OF_RUN):
         return f"{actor} recorded {named(event.type)}"
     return _of_run(actor, data)
