@@ -35,7 +35,9 @@ import msgspec
 from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable
 from eventlog.events import RUN_EVENTS, RUN_PREFIX
 from eventlog.log import ArtifactName, RecordedEvent
+from eventlog.scanning import Scanner
 from eventlog.stores.entropy import random_bytes
+from eventlog.stores.refused_secrets import refuse_secret
 from eventlog.stores.telemetry import logger
 
 __all__ = [
@@ -112,14 +114,16 @@ def check_digest(digest: str) -> str:
 class MemoryArtifacts:
     """The artifacts of a log in memory."""
 
-    def __init__(self, check: Callable[[], None]) -> None:
+    def __init__(self, check: Callable[[], None], scanner: Scanner | None = None) -> None:
         self._check: Final = check
+        self._scanner: Final = scanner
         self._kept: Final[dict[str, bytes]] = {}
 
     async def put(self, data: bytes) -> str:
         """Keep `data` and return its digest."""
         self._check()
-        digest = hashlib.sha256(_check_data(data)).hexdigest()
+        refuse_secret(self._scanner, _check_data(data))
+        digest = hashlib.sha256(data).hexdigest()
         self._kept[digest] = data
         return digest
 
@@ -138,9 +142,17 @@ class FileArtifacts:
     A call that is cancelled goes on unseen to its end, which harms nobody: an artifact is there as a whole or not.
     """
 
-    def __init__(self, check: Callable[[], None], folder: Callable[[], ArtifactFolder], *, is_read_only: bool) -> None:
+    def __init__(
+        self,
+        check: Callable[[], None],
+        folder: Callable[[], ArtifactFolder],
+        *,
+        is_read_only: bool,
+        scanner: Scanner | None = None,
+    ) -> None:
         """`check` raises unless the log is open; `folder` is asked only then, for its path is known from opening on."""
         self._check: Final = check
+        self._scanner: Final = scanner
         self._folder: Final = folder
         self._is_read_only: Final = is_read_only
 
@@ -149,7 +161,11 @@ class FileArtifacts:
         self._check()
         if self._is_read_only:
             raise StoreUnavailable("store_readonly", "the log was opened for reading only")
-        return await asyncio.to_thread(self._folder().put, _check_data(data))
+        return await asyncio.to_thread(self._put, self._folder(), _check_data(data))
+
+    def _put(self, folder: ArtifactFolder, data: bytes) -> str:
+        refuse_secret(self._scanner, data)
+        return folder.put(data)
 
     async def get(self, digest: str) -> bytes:
         """Return what is kept under `digest`, verified. See `ArtifactFolder.get`."""

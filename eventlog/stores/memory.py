@@ -8,8 +8,20 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from eventlog.codec import REGISTRY, Registry
-from eventlog.entry import NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
+from eventlog.entry import (
+    BODY_PLAIN,
+    NO_HASH,
+    NO_ID,
+    SALT_SIZE,
+    Entry,
+    content_commitment,
+    encode,
+    prefixed,
+    seal,
+)
 from eventlog.errors import InvalidInput, StoreUnavailable, WrongExpectedVersion
+from eventlog.events import JUDGED_EVENTS
+from eventlog.heads import SignedHead
 from eventlog.log import (
     Append,
     AppendResult,
@@ -21,13 +33,17 @@ from eventlog.log import (
     Problem,
     RecordedEvent,
     Snapshot,
+    StoredEntry,
     StreamSlice,
 )
+from eventlog.merkle import Frontier, Hashes, TreeHead, consistency_proof, frontier_of, inclusion_proof, node_hash
 from eventlog.plain import Limits
+from eventlog.scanning import DEFAULT_SCANNER, Scanner
 from eventlog.stores.artifacts import MemoryArtifacts, name_artifact
 from eventlog.stores.clock import Clock, SystemClock
 from eventlog.stores.entropy import random_bytes
 from eventlog.stores.guard import Guard
+from eventlog.stores.judged import to_judge
 from eventlog.stores.repeats import original_results
 from eventlog.stores.requests import (
     EncodedEvent,
@@ -58,18 +74,23 @@ class MemoryLog:
         registry: Registry = REGISTRY,
         limits: Limits | None = None,
         clock: Clock | None = None,
+        scanner: Scanner | None = DEFAULT_SCANNER,
     ) -> None:
         self._actor: Final = actor
         self._registry: Final = registry
         self._limits: Final = limits or Limits()
         self._clock: Final = clock or SystemClock()
+        self._scanner: Final = scanner
         self._store_id: Final = random_bytes(16)
         self._log_id: Final = random_bytes(16)
         self._events: list[RecordedEvent] = []  # as stored: they are decoded whenever they are read
         self._streams: dict[str, list[RecordedEvent]] = {}
         self._by_id: dict[bytes, RecordedEvent] = {}
+        self._salts: list[bytes] = []
+        self._frontier: Final = Frontier()
+        self._tiles: list[tuple[int, int, bytes]] = []
         self._guard: Final = Guard()
-        self._artifacts: Final = MemoryArtifacts(self._guard.check)
+        self._artifacts: Final = MemoryArtifacts(self._guard.check, scanner)
         self._snapshots: Final[dict[str, Snapshot]] = {}
         self._tail: Final = Tail(_Feed(self._guard, self._events, self._registry))
 
@@ -107,6 +128,11 @@ class MemoryLog:
         return None
 
     @property
+    def scanner(self) -> Scanner | None:
+        """What looks for secrets in everything that is appended."""
+        return self._scanner
+
+    @property
     def limits(self) -> Limits:
         """How large one append may be."""
         return self._limits
@@ -118,7 +144,7 @@ class MemoryLog:
             store="memory",
             log_id=self._log_id.hex(),
             store_id=self._store_id.hex(),
-            format_version=1,
+            format_version=2,
             head=len(self._events),
             state="open",
             queued=0,
@@ -134,9 +160,10 @@ class MemoryLog:
         actor: str | None = None,
         correlation_id: str | None = None,
         causation_id: bytes | None = None,
+        subject: str | None = None,
     ) -> AppendResult:
-        """Append events to one stream."""
-        results = await self._append([Append(stream, events, expect)], (), actor, correlation_id, causation_id)
+        """Append events to one stream. Nothing is encrypted here: what is in memory ends with the log."""
+        results = await self._append([Append(stream, events, expect, subject)], (), actor, correlation_id, causation_id)
         return results[0]
 
     async def append_many(
@@ -159,14 +186,21 @@ class MemoryLog:
         actor: str | None = None,
         correlation_id: str | None = None,
         causation_id: bytes | None = None,
+        before_us: int | None = None,
     ) -> list[AppendResult]:
         """The engine's own door: as `append_many`, for streams that begin with `run:` or `$` as well."""
-        return await self._append(appends, checks, actor, correlation_id, causation_id, is_reserved_allowed=True)
+        return await self._append(
+            appends, checks, actor, correlation_id, causation_id, is_reserved_allowed=True, before_us=before_us
+        )
 
     @property
     def artifacts(self) -> MemoryArtifacts:
         """The large values that events name; they end with the log."""
         return self._artifacts
+
+    async def is_sealed(self, stream: str) -> bool:
+        """Nothing is encrypted here."""
+        return False
 
     async def read_from_snapshot(self, stream: str) -> tuple[Snapshot | None, StreamSlice]:
         """Return the stream's snapshot and the events from its version on; without one, all events of the stream."""
@@ -200,6 +234,7 @@ class MemoryLog:
         causation_id: bytes | None,
         *,
         is_reserved_allowed: bool = False,
+        before_us: int | None = None,
     ) -> list[AppendResult]:
         self._guard.check()
         request = make_request(
@@ -210,7 +245,9 @@ class MemoryLog:
             causation_id=causation_id,
             registry=self._registry,
             limits=self._limits,
+            scanner=self._scanner,
             is_reserved_allowed=is_reserved_allowed,
+            before_us=before_us,
         )
         results = self._store(request)
         self._tail.wake()
@@ -226,12 +263,17 @@ class MemoryLog:
             if not expect.allows(actual):
                 raise WrongExpectedVersion(stream, str(expect), actual)
         now_us = max(self._clock.now_us(), self._events[-1].recorded_at_us if self._events else 0)
+        late = request.lateness(now_us)
+        if late is not None:
+            raise late
         return [self._store_part(part, request.actor, now_us) for part in request.parts]
 
     def _store_part(self, part: Part, actor: str, now_us: int) -> AppendResult:
         first = len(self._events) + 1
         for event in part.events:
+            self._salts.append(random_bytes(SALT_SIZE))
             recorded = self._record(event, part.stream, actor, now_us)
+            self._frontier.extend([recorded.leaf], self._tiles)
             self._events.append(recorded)
             self._streams.setdefault(part.stream, []).append(recorded)
             self._by_id[event.event_id] = recorded
@@ -257,7 +299,7 @@ class MemoryLog:
             event.schema_version,
             event.event_id,
             event.causation_id or NO_ID,
-            random_bytes(SALT_SIZE),
+            self._salts[-1],
             event.body,
             previous,
             texts,
@@ -279,6 +321,113 @@ class MemoryLog:
             leaf=leaf,
             prev_in_stream=previous,
         )
+
+    # ── the tree ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def sign_head(self) -> SignedHead | None:
+        """Nobody signs the heads of a log that ends with its program."""
+        self._guard.check()
+        return None
+
+    async def tree_head(self, size: int | None = None) -> TreeHead:
+        """Return size and root of the tree of the first `size` events, of all if that is None."""
+        size = self._check_size(len(self._events) if size is None else size)
+        return TreeHead(size, frontier_of(size, self._hashes).root())
+
+    async def tree_state(self) -> tuple[int, bytes]:
+        """Return the size and the frontier of the tree."""
+        self._guard.check()
+        return self._frontier.size, self._frontier.to_bytes()
+
+    async def read_tiles(self, level: int, first: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return up to `limit` tiles of a level from the number `first` on, as (number, root)."""
+        self._guard.check()
+        return [(number, root) for at, number, root in self._tiles if at == level and number >= first][:limit]
+
+    async def prove_inclusion(self, position: int, size: int) -> list[bytes]:
+        """Return the RFC 6962 proof that the event at `position` is in the tree of `size`."""
+        if not 1 <= self._check_number(position) <= self._check_size(size):
+            raise InvalidInput("invalid_argument", f"the tree of size {size} has no position {position}")
+        return inclusion_proof(position - 1, size, self._hashes)
+
+    async def prove_consistency(self, old_size: int, size: int) -> list[bytes]:
+        """Return the RFC 6962 proof that the tree of `size` begins with that of `old_size`."""
+        if not 0 <= self._check_number(old_size) <= self._check_size(size):
+            raise InvalidInput("invalid_argument", f"a tree of size {size} does not begin with one of size {old_size}")
+        return consistency_proof(old_size, size, self._hashes)
+
+    async def signed_heads(self, *, after: int = 0, limit: int | None = None) -> list[SignedHead]:
+        """Nobody has signed any."""
+        self._guard.check()
+        return []
+
+    async def log_ids(self) -> list[tuple[int, bytes]]:
+        """Return (first_position, log_id) of the one incarnation."""
+        self._guard.check()
+        return [(1, self._log_id)]
+
+    async def read_entries(self, stream: str | None = None, *, after: int = 0) -> AsyncGenerator[StoredEntry, None]:
+        """Give the entries of `stream` behind version `after`, or of the whole log behind position `after`."""
+        self._guard.check()
+        check_position(after, "after")
+        events = self._events if stream is None else self._streams.get(check_stream(stream, self._limits), [])
+        for event in events[after:]:
+            yield self._entry(event)
+
+    @property
+    def _hashes(self) -> Hashes:
+        def hashes(level: int, index: int) -> bytes:
+            found = [event.leaf for event in self._events[index << level : (index + 1) << level]]
+            while len(found) > 1:
+                found = [node_hash(found[at], found[at + 1]) for at in range(0, len(found), 2)]
+            return found[0]
+
+        return hashes
+
+    def _check_number(self, number: int) -> int:
+        self._guard.check()
+        if type(number) is not int:
+            raise InvalidInput("invalid_argument", f"a place in the tree is a whole number, not {number!r:.40}")
+        return number
+
+    def _check_size(self, size: int) -> int:
+        self._guard.check()
+        last = len(self._events)
+        if type(size) is not int or not 0 <= size <= last:
+            message = f"the log has no tree of size {size!r:.40}: it ends at position {last}"
+            raise InvalidInput("invalid_argument", message)
+        return size
+
+    def _entry(self, event: RecordedEvent) -> StoredEntry:
+        salt = self._salts[event.position - 1]
+        entry = Entry(
+            log_id=self._log_id,
+            position=event.position,
+            version=event.version,
+            recorded_at_us=event.recorded_at_us,
+            schema_version=event.schema_version,
+            event_id=event.event_id,
+            causation_id=event.causation_id or NO_ID,
+            body_kind=BODY_PLAIN,
+            body_len=len(event.body),
+            content_commit=content_commitment(salt, event.body),
+            stored_hash=NO_HASH,
+            prev_in_stream=event.prev_in_stream,
+            stream=event.stream,
+            type=event.type,
+            actor=event.actor,
+            correlation_id=event.correlation_id or "",
+        )
+        return StoredEntry(
+            position=event.position,
+            version=event.version,
+            type=event.type,
+            entry=encode(entry),
+            stored=event.body,
+            salt=salt,
+        )
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def read(
         self, stream: str, *, after: int = 0, limit: int | None = None
@@ -366,7 +515,9 @@ class MemoryLog:
     async def head(self) -> Head:
         """Return the end of the log."""
         self._guard.check()
-        return Head(len(self._events), self._events[-1].leaf if self._events else NO_HASH)
+        if not self._events:
+            return Head(0, NO_HASH)
+        return Head(len(self._events), self._events[-1].leaf, self._events[-1].recorded_at_us)
 
     async def check_page(self, *, after: int, limit: int = 1000) -> CheckedPage:
         """Nobody edits a memory behind its back; this finds what cannot be decoded."""
@@ -376,7 +527,14 @@ class MemoryLog:
         events = self._events[after : after + limit]
         problems = [problem for stored in events if (problem := _problem(stored, self._registry)) is not None]
         named = [name for event in events if (name := name_artifact(event)) is not None]
-        return CheckedPage(position=after + len(events), events=len(events), problems=problems, artifacts=named)
+        return CheckedPage(
+            position=after + len(events),
+            events=len(events),
+            problems=problems,
+            artifacts=named,
+            leaves=[event.leaf for event in events],
+            judged=list(_judged(events, self._registry)),
+        )
 
     def _decoded(self, stored: RecordedEvent) -> RecordedEvent:
         return _decode(stored, self._registry)
@@ -439,6 +597,15 @@ def _problem(stored: RecordedEvent, registry: Registry) -> Problem | None:
     except InvalidInput as error:
         return Problem(reason=error.code, message=str(error), position=stored.position, stream=stored.stream)
     return None
+
+
+def _judged(page: Sequence[RecordedEvent], registry: Registry) -> Iterator[RecordedEvent]:
+    for stored in page:
+        if stored.type in JUDGED_EVENTS:
+            event = _decode_if_it_can_be(stored, registry)
+            said = to_judge(event) if isinstance(event, RecordedEvent) else None
+            if said is not None:
+                yield said
 
 
 def _wanted(page: Sequence[RecordedEvent], wanted: Wanted | None, registry: Registry) -> Iterator[RecordedEvent]:

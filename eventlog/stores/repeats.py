@@ -68,7 +68,7 @@ def _result(stream: str, first: Place, last: Place) -> AppendResult:
 
 
 def _is_same(event: EncodedEvent, stream: str, place: Place) -> bool:
-    has_same_body = event.body in (NO_BODY, place.body)
+    has_same_body = NO_BODY in (event.body, place.body) or event.body == place.body
     return has_same_body and (place.stream, place.type, place.schema_version) == (
         stream,
         event.type,

@@ -13,10 +13,12 @@ import msgspec
 
 from eventlog.codec import MAX_SCHEMA_VERSION, MAX_TYPE_BYTES, Registry
 from eventlog.entry import NO_ID
-from eventlog.errors import InvalidInput, Misuse
+from eventlog.errors import AppendTooLate, InvalidInput, Misuse
 from eventlog.ids import new_event_id
 from eventlog.log import Append, Expect, NewEvent
 from eventlog.plain import Limits, check_id
+from eventlog.scanning import Scanner
+from eventlog.stores.refused_secrets import refuse_secret, refuse_secret_in_name
 
 __all__ = [
     "NO_BODY",
@@ -37,6 +39,7 @@ __all__ = [
 
 MAX_ACTOR_BYTES: Final = 256
 MAX_CORRELATION_BYTES: Final = 512
+MAX_SUBJECT_BYTES: Final = 512
 MAX_POSITION: Final = 2**63 - 1
 NO_BODY: Final = b""
 """In place of a body that is made only in the transaction."""
@@ -63,6 +66,8 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     stream: str
     events: list[EncodedEvent]
     expect: Expect
+    subject: str | None = None
+    subject_of: str | None = None
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -75,6 +80,14 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """How many events."""
     write: Write | None = None
     """What is written in the same transaction, and makes the body of the one event."""
+    before_us: int | None = None
+    """It is recorded before this time, or not at all."""
+
+    def lateness(self, at_us: int) -> AppendTooLate | None:
+        """Return the refusal of the request if `at_us`, when it would be recorded, is too late for it."""
+        if self.before_us is None or at_us < self.before_us:
+            return None
+        return AppendTooLate(at_us, self.before_us)
 
     def event_ids(self) -> list[bytes]:
         return [event.event_id for part in self.parts for event in part.events]
@@ -109,7 +122,9 @@ def make_request(
     causation_id: bytes | None,
     registry: Registry,
     limits: Limits,
+    scanner: Scanner | None = None,
     is_reserved_allowed: bool = False,
+    before_us: int | None = None,
 ) -> Request:
     """Return the call as a request. Raises InvalidInput or Misuse; nothing was written then."""
     if not appends:
@@ -121,10 +136,11 @@ def make_request(
     if size > limits.events_per_call:
         raise InvalidInput("batch_too_large", f"{size} events in one call, {limits.events_per_call} are allowed")
     for append in appends:
-        parts.append(_part(append, registry, limits, correlation_id, causation_id, is_reserved_allowed))
+        parts.append(_part(append, registry, limits, scanner, correlation_id, causation_id, is_reserved_allowed))
     if checks:
         checks = [(check_stream(stream, limits), _expect(expect)) for stream, expect in checks]
-    request = Request(parts, checks, check_actor(actor), size)
+    request = Request(parts, checks, check_actor(actor), size, before_us=before_us)
+    _refuse_secret_names(scanner, request)
     if len(parts) > 1 and len({part.stream for part in parts}) != len(parts):
         raise InvalidInput("invalid_argument", "a stream stands twice in one append_many; put its events together")
     if size > 1 and len(set(request.event_ids())) != size:
@@ -143,6 +159,7 @@ def make_writing_request(
     event_id: bytes | None = None,
     registry: Registry,
     limits: Limits,
+    scanner: Scanner | None = None,
 ) -> Request:
     """Return the request to append the one event that `make` returns when it is called inside the transaction."""
 
@@ -150,13 +167,29 @@ def make_writing_request(
         event = make(connection)
         if registry.type_of(event.__class__) != (type, schema_version):
             raise InvalidInput("invalid_event", f"{event.__class__.__qualname__} is no {type!r}")
-        return registry.encode(event, limits)
+        body = registry.encode(event, limits)
+        refuse_secret(scanner, body, stream)
+        return body
 
     schema_version = registry.current_version(check_id(type, "event type", max_bytes=MAX_TYPE_BYTES))
     own_id = new_event_id() if event_id is None else check_event_id(event_id)
     event = EncodedEvent(type, schema_version, own_id, correlation_id, None, NO_BODY)
     part = Part(check_stream(stream, limits), [event], _expect(expect))
-    return Request([part], (), check_actor(actor), 1, write)
+    request = Request([part], (), check_actor(actor), 1, write)
+    _refuse_secret_names(scanner, request)
+    return request
+
+
+def _refuse_secret_names(scanner: Scanner | None, request: Request) -> None:
+    """Refuse a secret in what no erasure takes away."""
+    if scanner is None:
+        return
+    refuse_secret_in_name(scanner, request.actor, "actor")
+    for part in request.parts:
+        refuse_secret_in_name(scanner, part.stream, "name of the stream")
+        for event in part.events:
+            refuse_secret_in_name(scanner, event.type, "event type")
+            refuse_secret_in_name(scanner, event.correlation_id, "correlation id")
 
 
 def check_stream(stream: str, limits: Limits) -> str:
@@ -241,6 +274,7 @@ def _part(
     append: Append,
     registry: Registry,
     limits: Limits,
+    scanner: Scanner | None,
     correlation_id: str | None,
     causation_id: bytes | None,
     is_reserved_allowed: bool,
@@ -251,13 +285,23 @@ def _part(
     events = []
     for index, event in enumerate(append.events):
         try:
-            events.append(_encoded(event, registry, limits, correlation_id, causation_id))
+            encoded = _encoded(event, registry, limits, correlation_id, causation_id)
+            refuse_secret(scanner, encoded.body, stream)
+            events.append(encoded)
         except InvalidInput as error:
             if len(append.events) == 1:
                 raise
             message = str(error).removesuffix(f" (at {error.path})")
-            raise InvalidInput(error.code, f"event {index} of {stream!r}: {message}", path=error.path) from None
-    return Part(stream, events, _expect(append.expect))
+            raise InvalidInput(error.code, f"event {index} of {stream!r}: {message}", **error.details) from None
+    subject = append.subject
+    if subject is not None:
+        check_id(subject, "subject", max_bytes=MAX_SUBJECT_BYTES)
+        if stream.startswith("$"):
+            raise InvalidInput("invalid_argument", f"the stream {stream!r} is about the log, and about nobody")
+    shared = append.subject_of
+    if shared is not None:
+        check_stream(shared, limits)
+    return Part(stream, events, _expect(append.expect), subject, shared)
 
 
 def _encoded(

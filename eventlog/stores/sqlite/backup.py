@@ -2,7 +2,8 @@
 
 How a copy comes to be, so that nothing that is cut off passes for a whole:
 
-    1  the database is copied through SQLite's backup API, to `<target>.<random>.partial`
+    1  the database is copied through SQLite's backup API, to `<target>.<random>.partial`; views of a log with
+       encrypted streams, which hold them in clear, are dropped from the copy
     2  the artifacts that the copy names are copied beside it, each checked against its name
     3  all of it is durable; the folder of the artifacts gets its name, `<target>.artifacts`
     4  the database gets its name by a link, which never replaces anything   <- from here on there is a copy
@@ -31,11 +32,14 @@ from eventlog.stores.artifacts import (
     flush,
 )
 from eventlog.stores.entropy import random_bytes
+from eventlog.stores.sqlite.view_registry import all_entries
+from eventlog.stores.sqlite.view_tables import drop_page
 
 __all__ = ["copy_log"]
 
 _BESIDE: Final = ("", "-wal", "-shm", "-journal")
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
+_ALL_ROWS: Final = -1
 _NAMES: Final = f"""
 SELECT e.position, s.name, t.name, CAST(e.body AS BLOB)
 FROM types t JOIN events e USING (type_id) JOIN streams s USING (stream_id)
@@ -58,6 +62,7 @@ def copy_log(connection: sqlite3.Connection, artifacts: ArtifactFolder, target: 
             with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
                 connection.backup(copy)
                 copy.execute("PRAGMA journal_mode=WAL")
+                _drop_views_in_clear(copy)
                 position: int = copy.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0]
                 has_artifacts = _copy_artifacts(copy, artifacts, ArtifactFolder(artifacts_beside(partial)))
             _flush(partial)
@@ -65,6 +70,22 @@ def copy_log(connection: sqlite3.Connection, artifacts: ArtifactFolder, target: 
         finally:
             _remove(partial)
     return position
+
+
+def _drop_views_in_clear(copy: sqlite3.Connection) -> None:
+    """Drop the views of a log with encrypted streams: they hold in clear what has to end with a key.
+
+    Whoever opens the copy with the keys builds them again.
+    """
+    if not copy.execute("SELECT EXISTS (SELECT 1 FROM subject_streams)").fetchone()[0]:
+        return
+    copy.execute("PRAGMA secure_delete=ON")
+    copy.execute("BEGIN IMMEDIATE")
+    for entry in all_entries(copy):
+        while drop_page(copy, entry.name, entry.state, _ALL_ROWS):
+            pass
+    copy.execute("COMMIT")
+    copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _check_free(target: str) -> None:

@@ -16,7 +16,14 @@ from eventlog.stores.entropy import random_bytes
 from eventlog.stores.sqlite.connection import Settings, connect
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
-from eventlog.stores.sqlite.schema import APPLICATION_ID, CREATE, FORMAT_VERSION, MIGRATIONS, Migration
+from eventlog.stores.sqlite.schema import (
+    APPLICATION_ID,
+    CREATE,
+    FORMAT_VERSION,
+    MIGRATIONS,
+    Migration,
+    statements_of,
+)
 
 __all__ = ["Facts", "check_file", "migrate", "open_for_reading", "open_for_writing", "read_facts"]
 
@@ -24,6 +31,21 @@ _SMALLEST_PAGE: Final = 512
 _OBJECTS: Final = """
 SELECT type || ' ' || name, CAST(sql AS BLOB), tbl_name FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"""
 _IS_EMPTY: Final = "SELECT count(*) = 0 FROM sqlite_schema"
+_NOT_ERASED: Final = """
+SELECT e.position FROM erasures e LEFT JOIN events v USING (position)
+WHERE v.position IS NULL OR v.body IS NOT NULL ORDER BY 1 LIMIT 20"""
+_OTHERWISE_SEALED: Final = """
+SELECT n.name, e.position FROM streams n CROSS JOIN events e ON e.stream_id = n.stream_id AND e.version = 1
+WHERE e.body_kind = 1 AND NOT EXISTS (SELECT 1 FROM subject_streams s WHERE s.stream_id = n.stream_id)
+UNION ALL
+SELECT n.name, min(e.position)
+FROM subject_streams s CROSS JOIN events e USING (stream_id) JOIN streams n USING (stream_id)
+WHERE e.body_kind IS NOT 1 OR (e.body IS NOT NULL AND substr(CAST(e.body AS BLOB), 2, 16) IS NOT s.key_id)
+GROUP BY s.stream_id LIMIT 20"""
+_NOT_DECLARED: Final = """
+SELECT l.first_position FROM log_ids l
+LEFT JOIN events e ON e.position = l.first_position LEFT JOIN types t USING (type_id)
+WHERE l.first_position > 1 AND t.name IS NOT 'log_restored' ORDER BY 1 LIMIT 20"""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +57,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     def log_id_at(self, position: int) -> bytes:
         """Return the log id that was valid when the event at `position` was appended."""
-        return next(log_id for first, log_id in reversed(self.log_ids) if first <= position)
+        return next((log_id for first, log_id in reversed(self.log_ids) if first <= position), self.log_ids[0][1])
 
 
 def open_for_writing(
@@ -219,22 +241,11 @@ def _migrate_inside(connection: sqlite3.Connection, target: int, migrations: Map
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    for statement in _statements(CREATE):
+    for statement in statements_of(CREATE):
         connection.execute(statement)
     connection.execute("INSERT INTO meta (name, value) VALUES ('store_id', ?)", (random_bytes(16),))
     connection.execute("INSERT INTO log_ids (first_position, log_id) VALUES (1, ?)", (random_bytes(16),))
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-
-
-def _statements(script: str) -> list[str]:
-    """Split a script at its complete statements: `executescript` would commit the transaction."""
-    statements, current = [], ""
-    for line in script.splitlines():
-        current += line + "\n"
-        if line.strip() and sqlite3.complete_statement(current):
-            statements.append(current.strip())
-            current = ""
-    return statements
 
 
 def _user_version(connection: sqlite3.Connection) -> int:
@@ -243,11 +254,26 @@ def _user_version(connection: sqlite3.Connection) -> int:
 
 
 def check_file(connection: sqlite3.Connection) -> list[Problem]:
-    """Return what SQLite's own check finds wrong with the file, and tables or triggers that are not the log's."""
+    """Return what SQLite's own check finds wrong with the file, and what in it is not the log's.
+
+    That is tables or triggers, and rows of the tables beside the events that the events do not bear out.
+    """
     try:
         found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(100)")]
-        return [Problem(reason="store_corrupt", message=text) for text in found if text != "ok"] + check_schema(
-            connection
-        )
+        problems = [Problem(reason="store_corrupt", message=text) for text in found if text != "ok"]
+        return [*problems, *check_schema(connection), *_check_rows(connection)]
     except DRIVER_ERRORS as error:
         return [Problem(reason="store_corrupt", message=str(translate(error, "cannot check the file")))]
+
+
+def _check_rows(connection: sqlite3.Connection) -> Iterator[Problem]:
+    """Find erasures of what is there, streams that are encrypted otherwise than noted, incarnations nobody declared."""
+    for (position,) in connection.execute(_NOT_ERASED):
+        message = f"position {position} is noted as erased, and is not"
+        yield Problem(reason="not_erased", message=message, position=position)
+    for name, position in connection.execute(_OTHERWISE_SEALED):
+        message = f"the stream {name!r:.80} is not encrypted as its subject is noted, at position {position} first"
+        yield Problem(reason="subject_changed", message=message, position=position)
+    for (position,) in connection.execute(_NOT_DECLARED):
+        message = f"an incarnation of the log is noted from position {position} on, and no event declares it"
+        yield Problem(reason="log_id_changed", message=message, position=position)

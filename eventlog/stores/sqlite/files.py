@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from eventlog.errors import StoreBusy, StoreUnavailable
+from eventlog.stores.body_cipher import BodyCipher
 from eventlog.stores.clock import Clock
 from eventlog.stores.sqlite.connection import Durability, Settings, Worker
 from eventlog.stores.sqlite.database import open_for_reading, open_for_writing, read_facts
@@ -45,11 +46,13 @@ class LogFiles:
         may_create: bool,
         clock: Clock,
         views: Views,
+        cipher: BodyCipher | None,
     ) -> None:
         self.path: Final = canonical_path(path)
         self._timeouts: Final = timeouts
         self._clock: Final = clock
         self._views: Final = views
+        self._cipher: Final = cipher
         self._settings: Final = Settings(
             self.path,
             durability=durability,
@@ -75,7 +78,7 @@ class LogFiles:
         worker = Worker(lambda: open_for_writing(self._settings, lock, may_create=may_create), lock, self.path)
         await self.in_time(worker.open())
         identity = Identity(self.path)
-        transactions = Transactions(lock, identity, self._clock, self._views or None)
+        transactions = Transactions(lock, identity, self._clock, self._views or None, self._cipher)
         return WriteConnection(worker, transactions, WalCheckpoints(lock, identity))
 
     async def reopen_writer(self, store_id: bytes) -> WriteConnection:
@@ -132,6 +135,10 @@ class LogFiles:
 
         timer = loop.call_later(_LOOK_S, look)
         return end
+
+    async def drain(self, writer: Writer) -> None:
+        """Let the writer finish what it took, in bounded time."""
+        await writer.drain(_DRAIN_TIMEOUT_S)
 
     async def close(self, writer: Writer | None, connection: WriteConnection | None) -> None:
         """Finish what was taken; close readers, then the writer, then the lock file; all within `_CLOSE_TIMEOUT_S`.

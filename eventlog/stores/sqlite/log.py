@@ -6,12 +6,14 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from inspect import iscoroutine
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from eventlog.codec import REGISTRY, Registry
-from eventlog.errors import EventLogError, Misuse, StoreUnavailable
+from eventlog.errors import CommitOutcomeUnknown, EventLogError, InvalidInput, Misuse, StoreUnavailable
 from eventlog.events import LOG_STREAM, BarrierRecorded
+from eventlog.heads import HeadSigner, SignedHead
 from eventlog.log import (
     Append,
     AppendResult,
@@ -26,9 +28,13 @@ from eventlog.log import (
     StreamSlice,
 )
 from eventlog.plain import Limits
+from eventlog.scanning import DEFAULT_SCANNER, Scanner
 from eventlog.stores.artifacts import ArtifactFolder, FileArtifacts, artifacts_beside
+from eventlog.stores.body_cipher import BodyCipher
 from eventlog.stores.clock import Clock, SystemClock
+from eventlog.stores.entropy import random_bytes
 from eventlog.stores.guard import Guard
+from eventlog.stores.head_keeper import HeadKeeper, HeadTimes
 from eventlog.stores.requests import (
     Request,
     Wanted,
@@ -44,17 +50,29 @@ from eventlog.stores.sqlite.backup import copy_log
 from eventlog.stores.sqlite.commits import Commits
 from eventlog.stores.sqlite.connection import Durability, sqlite_has_wal_reset_fix
 from eventlog.stores.sqlite.database import Facts, check_file, read_facts
+from eventlog.stores.sqlite.erasing import Erasing
+from eventlog.stores.sqlite.erasures import (
+    is_sealed,
+)
 from eventlog.stores.sqlite.feed import Feed
 from eventlog.stores.sqlite.files import LogFiles, file_size
 from eventlog.stores.sqlite.own_tables import create_table
 from eventlog.stores.sqlite.rows import Rows
 from eventlog.stores.sqlite.scan import Scan
+from eventlog.stores.sqlite.signed_heads import SignedHeads, newest_kept_head, restored_behind
 from eventlog.stores.sqlite.snapshots import load_snapshot, read_from_snapshot, save_snapshot, snapshot_streams
+from eventlog.stores.sqlite.transaction import Batch, Transactions
+from eventlog.stores.sqlite.tree import tree_head
+from eventlog.stores.sqlite.tree_reads import TreeReads
 from eventlog.stores.sqlite.views import InlineView, Views, views_behind
+from eventlog.stores.sqlite.whole import CommitInDoubt, ConnectionUnusable
 from eventlog.stores.sqlite.writer import WriteConnection, Writer, WriterSettings
 from eventlog.stores.subscription import Tail, follow
 from eventlog.stores.telemetry import logger
 from eventlog.views import Selection, ViewBuild
+
+if TYPE_CHECKING:
+    from eventlog.stores.subject_keys import SubjectKeys
 
 __all__ = ["SqliteLog"]
 
@@ -63,7 +81,7 @@ T = TypeVar("T")
 PAGE: Final = 500
 
 
-class SqliteLog:
+class SqliteLog(TreeReads, Erasing):
     """A log in one SQLite file. Made by `eventlog.open`; use it as an async context manager, from one event loop."""
 
     def __init__(
@@ -80,6 +98,11 @@ class SqliteLog:
         is_read_only: bool = False,
         views: Iterable[InlineView] = (),
         clock: Clock | None = None,
+        signer: HeadSigner | None = None,
+        head_times: HeadTimes | None = None,
+        restored: str | None = None,
+        subject_keys: SubjectKeys | None = None,
+        scanner: Scanner | None = DEFAULT_SCANNER,
     ) -> None:
         self._given_path: Final = os.fspath(path)
         self._actor: Final = actor
@@ -90,13 +113,21 @@ class SqliteLog:
         self._may_create: Final = may_create
         self._is_read_only: Final = is_read_only
         self._clock: Final = clock or SystemClock()
+        self._scanner: Final = scanner
         self._views: Final = Views(views, self.scan_of)
         self._guard: Final = Guard()
-        self._artifacts: Final = FileArtifacts(self._guard.check, lambda: self._folder, is_read_only=is_read_only)
+        self._artifacts: Final = FileArtifacts(
+            self._guard.check, lambda: self._folder, is_read_only=is_read_only, scanner=scanner
+        )
         self._commits: Final = Commits()
         self._catching_up: Final = asyncio.Lock()
         self._connection: WriteConnection | None = None
         self._writer: Writer | None = None
+        self._signer: Final = signer
+        self._cipher: Final = BodyCipher(subject_keys) if subject_keys is not None else None
+        self._head_times: Final = head_times or HeadTimes()
+        self._heads: HeadKeeper | None = None
+        self._restored_why: Final = restored
         self._on_build: Callable[[ViewBuild], None] | None = None
 
     def tells_builds(self, on_build: Callable[[ViewBuild], None]) -> None:
@@ -115,15 +146,19 @@ class SqliteLog:
             may_create=self._may_create,
             clock=self._clock,
             views=self._views,
+            cipher=self._cipher,
         )
         self._path = self._files.path
         self._folder = ArtifactFolder(artifacts_beside(self._path))
         self._reads = self._files.reads
+        if self._signer is not None:
+            source = SignedHeads(self._path, self._reads, self._make_rows, self._write_own, self._poison)
+            self._heads = HeadKeeper(self._signer, source, self._head_times)
         try:
             await self._open()
         except BaseException:
             self._guard.close()
-            await self._files.close(self._writer, self._connection)
+            await self._give_back(signs=False)
             raise
         self._guard.open()
         return self
@@ -138,21 +173,41 @@ class SqliteLog:
         self._guard.check()
         self._guard.close()
         self._tail.close()
-        closing = asyncio.ensure_future(self._files.close(self._writer, self._connection))
+        closing = asyncio.ensure_future(self._give_back(signs=True))
         try:
             await asyncio.shield(closing)
         except asyncio.CancelledError:
             await asyncio.wait({closing})  # bounded, and leaving a half-closed log behind would help nobody
             raise
 
+    async def _give_back(self, *, signs: bool) -> None:
+        """Finish what was taken, sign it, and give the files back."""
+        try:
+            if self._heads is not None and self._writer is not None:
+                await self._files.drain(self._writer)
+                await self._heads.close(signs=signs and self._writer.poison is None)
+            elif self._heads is not None:
+                await self._heads.close(signs=False)
+        finally:
+            await self._files.close(self._writer, self._connection)
+
     async def _open(self) -> None:
         if not self._is_read_only:
+            if self._heads is not None and not file_size(self._path):
+                await self._heads.require_new(self._path)
             self._connection = await self._files.open_writer(may_create=self._may_create)
         self._facts = await self._reads.run(read_facts)
         self._tail = Tail(Feed(self._guard, self._reads, self._make_rows(), self._path))
         logger.debug("opened", path=self._path, is_read_only=self._is_read_only)
         if self._connection is None:
+            if self._heads is not None:
+                await self._heads.check()
             return
+        if self._restored_why is not None:
+            await self._declare_restored(self._connection, self._restored_why)
+        if self._heads is not None:
+            await self._heads.check()
+            self._heads.start()
         self._writer = Writer(
             self._connection,
             self._timeouts,
@@ -165,22 +220,64 @@ class SqliteLog:
         if self._views:
             await self._prepare_all_views(self._writer)
 
+    async def _declare_restored(self, connection: WriteConnection, why: str) -> None:
+        """Begin a new incarnation of the log, whose first event says what is known of the one before."""
+        log_id = random_bytes(16)
+        head = await self._reads.run(tree_head, None)
+        if head.size == 0:
+            raise InvalidInput("invalid_argument", "the log is empty: there is nothing in it that was restored")
+        last = await self._heads.last() if self._heads is not None else None
+        is_from_signer = last is not None
+        if last is None:
+            last = await self._reads.run(newest_kept_head)
+        event = restored_behind(last, self._facts.log_ids[-1][1], head, why, is_from_signer=is_from_signer)
+        append = Append(LOG_STREAM, [event], Expect.any())
+        request = self._request([append], (), None, None, None, is_reserved_allowed=True)
+        if self._heads is not None:
+            try:
+                await self._heads.begin(log_id)
+            except StoreUnavailable as error:
+                if error.code != "head_refused":
+                    raise
+                logger.warning("incarnation_not_begun", log_id=log_id.hex(), why=str(error))
+        transactions = connection.transactions
+        try:
+            await self._files.in_time(connection.worker.run(transactions.begin_incarnation, log_id, request))
+        except ConnectionUnusable as error:
+            if error.told is not None:
+                raise error.told from error
+            await self._set_barrier_while_opening(connection, error.why)
+        self._facts = await self._reads.run(read_facts)
+        if self._facts.log_ids[-1][1] != log_id:
+            message = "the restore was not declared: the storage failed, and it is not in the log; declare it again"
+            raise StoreUnavailable("store_io_error", message)
+
+    async def _set_barrier_while_opening(self, connection: WriteConnection, why: str) -> None:
+        """Open the log again behind a COMMIT that has proved nothing, so that the log tells. Raises EventLogError."""
+        logger.error("commit_outcome_unknown", why=why, requests=1)
+        self._connection = None
+        await self._files.discard_writer(connection)
+        self._connection = connection = await self._files.reopen_writer(self._facts.store_id)
+        batch = Batch([self._barrier(why)])
+        outcome = await self._files.in_time(connection.worker.run(connection.transactions.commit, batch))
+        if outcome.poison is not None or not all(isinstance(answer, list) for answer in outcome.answers):
+            message = f"it is unknown whether the restore is declared: {outcome.poison or outcome.answers}"
+            raise CommitOutcomeUnknown([], message)
+
     async def _prepare_all_views(self, writer: Writer) -> None:
-        while await self._files.in_time(writer.run_between(self._prepare_views)):
+        while await self._files.in_time(writer.transact(self._prepare_views)):
             if self._on_build is not None and self._views.building is not None:
                 self._on_build(self._views.building)
 
-    def _prepare_views(self, connection: sqlite3.Connection) -> bool:
-        assert self._files.lock is not None, "views are prepared by a writer"
-        with self._files.lock:
-            return self._views.prepare_page(connection)
+    def _prepare_views(self, connection: sqlite3.Connection, transactions: Transactions) -> bool:
+        return transactions.apart(connection, "cannot prepare the views", lambda: self._views.prepare_page(connection))
 
     def _barrier(self, why: str) -> Request:
         append = Append(LOG_STREAM, [BarrierRecorded(reason=why[:500])], Expect.any())
         return self._request([append], (), None, None, None, is_reserved_allowed=True)
 
     def _make_rows(self) -> Rows:
-        return Rows(self._facts, self._registry)
+        return Rows(self._facts, self._registry, self._cipher)
 
     # ── facts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,6 +307,11 @@ class SqliteLog:
         return self._path
 
     @property
+    def scanner(self) -> Scanner | None:
+        """What looks for secrets in everything that is appended."""
+        return self._scanner
+
+    @property
     def limits(self) -> Limits:
         """How large one append may be."""
         return self._limits
@@ -217,11 +319,11 @@ class SqliteLog:
     async def health(self) -> Health:
         """Return the state of the store, without waiting for a writer."""
         self._guard.check()
-        head, behind = await self._reads.run(self._head_and_views)
+        facts, head, behind = await self._reads.run(self._look_around)
         writer = self._writer
         return Health(
             store="sqlite",
-            log_id=self._facts.log_ids[-1][1].hex(),
+            log_id=facts.log_ids[-1][1].hex(),
             store_id=self._facts.store_id.hex(),
             format_version=self._facts.format_version,
             head=head,
@@ -235,11 +337,13 @@ class SqliteLog:
             wal_bytes=file_size(f"{self._path}-wal"),
             views_behind=behind,
             last_wal_checkpoint_error=writer.connection.wal.last_error if writer is not None else None,
+            signed_size=self._heads.signed_size if self._heads is not None else None,
+            head_error=self._heads.problem if self._heads is not None else None,
         )
 
-    def _head_and_views(self, connection: sqlite3.Connection) -> tuple[int, dict[str, int]]:
-        head, _ = self._make_rows().head(connection)
-        return head, views_behind(connection, head)
+    def _look_around(self, connection: sqlite3.Connection) -> tuple[Facts, int, dict[str, int]]:
+        head, *_ = self._make_rows().head(connection)
+        return read_facts(connection), head, views_behind(connection, head)
 
     # ── appending ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -252,10 +356,11 @@ class SqliteLog:
         actor: str | None = None,
         correlation_id: str | None = None,
         causation_id: bytes | None = None,
+        subject: str | None = None,
     ) -> AppendResult:
-        """Append events to one stream; *durable* on return."""
+        """Append events to one stream; *durable* on return. See `Append` for `subject`."""
         self._guard.check()
-        request = self._request([Append(stream, events, expect)], (), actor, correlation_id, causation_id)
+        request = self._request([Append(stream, events, expect, subject)], (), actor, correlation_id, causation_id)
         return (await self._submit(request))[0]
 
     async def append_many(
@@ -279,10 +384,13 @@ class SqliteLog:
         actor: str | None = None,
         correlation_id: str | None = None,
         causation_id: bytes | None = None,
+        before_us: int | None = None,
     ) -> list[AppendResult]:
         """The engine's own door: as `append_many`, for streams that begin with `run:` or `$` as well."""
         self._guard.check()
-        request = self._request(appends, checks, actor, correlation_id, causation_id, is_reserved_allowed=True)
+        request = self._request(
+            appends, checks, actor, correlation_id, causation_id, is_reserved_allowed=True, before_us=before_us
+        )
         return await self._submit(request)
 
     async def append_with(
@@ -308,6 +416,7 @@ class SqliteLog:
             event_id=event_id,
             registry=self._registry,
             limits=self._limits,
+            scanner=self._scanner,
         )
         return (await self._submit(request))[0]
 
@@ -328,6 +437,7 @@ class SqliteLog:
         causation_id: bytes | None,
         *,
         is_reserved_allowed: bool = False,
+        before_us: int | None = None,
     ) -> Request:
         return make_request(
             appends,
@@ -337,7 +447,9 @@ class SqliteLog:
             causation_id=causation_id,
             registry=self._registry,
             limits=self._limits,
+            scanner=self._scanner,
             is_reserved_allowed=is_reserved_allowed,
+            before_us=before_us,
         )
 
     def _submit(self, request: Request) -> asyncio.Future[list[AppendResult]]:
@@ -352,6 +464,11 @@ class SqliteLog:
     def artifacts(self) -> FileArtifacts:
         """The large values that events name, in a folder beside the database."""
         return self._artifacts
+
+    async def is_sealed(self, stream: str) -> bool:
+        """Say whether the bodies of the stream are encrypted."""
+        self._guard.check()
+        return await self._reads.run(is_sealed, check_stream(stream, self._limits))
 
     async def read_from_snapshot(self, stream: str) -> tuple[Snapshot | None, StreamSlice]:
         """Return the stream's snapshot and the events from its version on; without one, all events of the stream."""
@@ -527,8 +644,20 @@ class SqliteLog:
         self._guard.check()
         if self._writer is None:
             raise StoreUnavailable("store_readonly", "the log was opened for reading only")
-        result: T = await self._files.in_time(self._writer.write_between(self._write_view, function, *args))
+        try:
+            result: T = await self._files.in_time(self._writer.write_between(self._write_view, function, *args))
+        except CommitInDoubt as doubt:  # what it has written is its own, and nobody else knows where to look for it
+            raise CommitOutcomeUnknown([], f"it is unknown whether the views are written: {doubt.why}") from doubt
         return result
+
+    def _poison(self) -> str | None:
+        return self._writer.poison if self._writer is not None else None
+
+    async def _write_own(self, function: Callable[..., Any], *args: Any) -> None:
+        """As `write_view`, for a table of the log's own, while it can be written."""
+        if self._writer is not None and self._writer.poison is None:
+            with suppress(CommitInDoubt):  # it is there, or is not, and was not needed to go on
+                await self._files.in_time(self._writer.write_between(self._write_view, function, *args))
 
     def _views_behind(self, connection: sqlite3.Connection, names: Collection[str] | None) -> bool:
         return self._views.are_behind(connection, names)
@@ -542,30 +671,37 @@ class SqliteLog:
     def _tell_of_commit(self) -> None:
         self._tail.wake()
         self._commits.wake()
+        if self._heads is not None and self._writer is not None:
+            self._heads.note_commit(self._writer.connection.transactions.position)
 
     def next_commit(self) -> Callable[[float], Awaitable[None]]:
         """Return what waits, for so many seconds at the most, for the first commit of this process from now on."""
         return self._commits.next()
 
-    def scan_of(self, selection: Selection) -> Scan:
-        """Return what reads the events of a selection through a connection, for views in SQLite."""
-        return Scan(selection, self._registry)
+    def scan_of(self, selection: Selection, *, schema: str = "") -> Scan:
+        """Return what reads the events of a selection through a connection, for views in SQLite.
 
-    def _write_view(self, connection: sqlite3.Connection, function: Callable[..., T], *args: Any) -> tuple[T, int, int]:
+        `schema` is the name under which the log is attached to that connection, if it is not its own.
+        """
+        return Scan(selection, self._registry, schema=schema, keys=self._cipher)
+
+    def _write_view(
+        self, connection: sqlite3.Connection, transactions: Transactions, function: Callable[..., T], *args: Any
+    ) -> tuple[T, int, int]:
         """Return the result, the size of the write-ahead log then, and how many rows were written."""
-        assert self._files.lock is not None, "views are written by a writer"
         self._views.forget_positions()
-        with self._files.lock:
-            changes = connection.total_changes
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                result = _finished(connection, function, *args)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            return result, file_size(f"{self._path}-wal") or 0, connection.total_changes - changes
+        changes = connection.total_changes
+        result: T = transactions.between(connection, "cannot write", lambda: _finished(connection, function, *args))
+        return result, file_size(f"{self._path}-wal") or 0, connection.total_changes - changes
+
+    # ── signed heads ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def sign_head(self) -> SignedHead | None:
+        """Make sure that everything that is committed by now is under a signed head; return that, None without one."""
+        self._guard.check()
+        if self._heads is None or self._writer is None:
+            return None
+        return await self._heads.sign()
 
     async def check_file(self) -> list[Problem]:
         """Return damage that no hash of an event covers: of pages and indexes, and of the triggers on the tables."""

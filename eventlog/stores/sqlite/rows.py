@@ -15,12 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from eventlog.codec import Registry, unreadable
-from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
+from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, Entry, encode, leaf_hash, prefixed, seal
 from eventlog.errors import InvalidInput, LogCorrupt
-from eventlog.log import ArtifactName, CheckedPage, Problem, RecordedEvent
+from eventlog.log import ArtifactName, CheckedPage, Problem, RecordedEvent, Redacted, StoredEntry
 from eventlog.stores.artifacts import ARTIFACT_EVENTS, name_artifact
+from eventlog.stores.judged import to_judge
 from eventlog.stores.requests import Wanted
-from eventlog.stores.sqlite.database import Facts
+from eventlog.stores.sqlite.database import Facts, read_facts
+from eventlog.stores.sqlite.redactions import Body, BodyKeys, Place, Redactions, plain_body
 from eventlog.stores.subscription import TailPage, Unreadable
 
 __all__ = ["LastLeaves", "Rows"]
@@ -36,7 +38,7 @@ SELECT {_COLUMNS} FROM events e WHERE e.stream_id = ? AND e.version > ? ORDER BY
 _LOG_PAGE: Final = f"SELECT {_COLUMNS} FROM events e WHERE e.position > ? ORDER BY e.position LIMIT ?"
 _BY_ID: Final = f"SELECT {_COLUMNS} FROM events e WHERE e.event_id = ?"
 _TIME: Final = "SELECT recorded_at_us FROM events WHERE position = ?"
-_HEAD: Final = "SELECT position, leaf FROM events ORDER BY position DESC LIMIT 1"
+_HEAD: Final = "SELECT position, leaf, recorded_at_us FROM events ORDER BY position DESC LIMIT 1"
 
 _NO_TEXT: Final = prefixed("")
 
@@ -59,18 +61,19 @@ body, and whether to a Struct. Where each body decides the type (see `Reading`),
 class Rows:
     """Reads events through one connection. The names of streams, types and actors are remembered: they never change."""
 
-    def __init__(self, facts: Facts, registry: Registry) -> None:
-        self._facts: Final = facts
+    def __init__(self, facts: Facts, registry: Registry, keys: BodyKeys | None = None) -> None:
+        self._redactions: Final = Redactions(keys)
+        self._facts = facts
         self._registry: Final = registry
-        self._single_log_id: Final = facts.log_ids[0][1] if len(facts.log_ids) == 1 else None
+        self._single_log_id = facts.log_ids[0][1] if len(facts.log_ids) == 1 else None
         self._streams: dict[int, _Stream] = {}
         self._types: dict[int, str] = {}
         self._actors: dict[int, str] = {}
         self._kinds: dict[tuple[int, int, int], _Kind] = {}
 
-    def head(self, connection: sqlite3.Connection) -> tuple[int, bytes]:
-        """Return position and leaf of the last event, (0, 32 zero bytes) for an empty log."""
-        return connection.execute(_HEAD).fetchone() or (0, NO_HASH)
+    def head(self, connection: sqlite3.Connection) -> tuple[int, bytes, int]:
+        """Return position, leaf and time of the last event, (0, 32 zero bytes, 0) for an empty log."""
+        return connection.execute(_HEAD).fetchone() or (0, NO_HASH, 0)
 
     def stream_page(
         self, connection: sqlite3.Connection, stream: str, after: int, limit: int
@@ -112,7 +115,7 @@ class Rows:
         row = connection.execute(_BY_ID, (event_id,)).fetchone()
         if row is None:
             return None
-        self._kinds.clear()
+        self._begin_page()
         return self._event(connection, row, _Leaves(connection).in_front_of(row), None)
 
     def log_page(
@@ -122,7 +125,7 @@ class Rows:
         events: list[RecordedEvent] = []
         position = after
         leaves = _Leaves(connection)
-        self._kinds.clear()
+        self._begin_page()
         with closing(connection.execute(_LOG_PAGE, (after, limit))) as rows:
             for row in rows:
                 position += 1
@@ -148,7 +151,7 @@ class Rows:
 
     def _tail_page(self, connection: sqlite3.Connection, after: int, limit: int, leaves: _Leaves) -> TailPage:
         page: TailPage = []
-        self._kinds.clear()
+        self._begin_page()
         with closing(connection.execute(_LOG_PAGE, (after, limit))) as rows:
             for position, row in enumerate(rows, after + 1):
                 if row[0] != position:
@@ -166,11 +169,14 @@ class Rows:
         """Check the next `limit` rows behind position `after`, each by itself, and collect what is wrong."""
         problems: list[Problem] = []
         names: list[ArtifactName] = []
+        all_leaves: list[bytes] = []
+        redacted: list[tuple[int, str]] = []
+        judged: list[RecordedEvent] = []
         before = connection.execute(_TIME, (after,)).fetchone()
         last_us = before[0] if before and type(before[0]) is int else 0
         leaves = _Leaves(connection)
         count = 0
-        self._kinds.clear()
+        self._begin_page()
         with closing(connection.execute(_LOG_PAGE, (after, limit))) as rows:
             for row in rows:
                 count += 1
@@ -179,6 +185,7 @@ class Rows:
                         _problem("position_gap", f"positions {after + 1} to {row[0] - 1} are missing", row, after + 1)
                     )
                 after = row[0]
+                all_leaves.append(row[13])
                 try:
                     if type(row[6]) is not int:
                         raise _mismatch(row)
@@ -187,13 +194,25 @@ class Rows:
                         problems.append(_problem("time_backwards", message, row))
                     last_us = max(last_us, row[6])
                     event = self._event(connection, row, leaves.in_front_of(row), None)
-                    if event is not None and event.type in ARTIFACT_EVENTS and (name := name_artifact(event)):
+                    if event is not None and (said := to_judge(event)) is not None:
+                        judged.append(said)
+                    if event is not None and event.redacted is not None:
+                        redacted.append((after, event.redacted))
+                    elif event is not None and event.type in ARTIFACT_EVENTS and (name := name_artifact(event)):
                         names.append(name)
                 except (LogCorrupt, InvalidInput) as error:
                     reason = error.reason if isinstance(error, LogCorrupt) else error.code
                     stream, _ = self._streams.get(row[1], (None, None))
                     problems.append(Problem(reason=reason, message=str(error), position=after, stream=stream))
-        return CheckedPage(position=after, events=count, problems=problems, artifacts=names)
+        return CheckedPage(
+            position=after,
+            events=count,
+            problems=problems,
+            artifacts=names,
+            leaves=all_leaves,
+            redacted=redacted,
+            judged=judged,
+        )
 
     def _leaf_before(
         self, connection: sqlite3.Connection, stream_id: int, stream: str, after: int, version: int
@@ -214,7 +233,7 @@ class Rows:
         """Return the events of a page: (stream_id, after, limit), the first of them behind the leaf `previous`."""
         events = []
         after = page[1]
-        self._kinds.clear()
+        self._begin_page()
         with closing(connection.execute(_STREAM_PAGE, page)) as rows:
             for row in rows:
                 after += 1
@@ -262,14 +281,9 @@ class Rows:
         kind = self._kinds.get((type_id, actor_id, schema_version)) or self._kind(connection, row)
         type_name, stored_type, actor, texts, decode, is_known = kind
         stream, stream_text = self._streams.get(stream_id) or self._stream(connection, row)
-        if body is None or salt is None:
-            raise LogCorrupt(
-                "body_missing", f"the body of position {position} is gone", position=position, stream=stream
-            )
-        if body_kind != BODY_PLAIN:
-            raise LogCorrupt(
-                "body_kind", f"position {position} has the body kind {body_kind}", position=position, stream=stream
-            )
+        if body is None or salt is None or body_kind != BODY_PLAIN:
+            return self._redacted_event(connection, row, previous, wanted)
+        log_id = self._single_log_id or self._facts.log_id_at(position)
         try:
             is_sealed = (
                 len(event_id) == 16
@@ -277,7 +291,7 @@ class Rows:
                 and (cause is None or (len(cause) == 16 and cause != NO_ID))
                 and leaf
                 == seal(
-                    self._single_log_id or self._facts.log_id_at(position),
+                    log_id,
                     position,
                     version,
                     at_us,
@@ -293,6 +307,8 @@ class Rows:
         except (struct.error, TypeError, AttributeError, UnicodeError):
             is_sealed = False  # a cell that no entry can hold
         if not is_sealed:
+            if self._has_other_id(connection, position, log_id):
+                return self._event(connection, row, previous, wanted)
             raise LogCorrupt(
                 "leaf_mismatch",
                 f"position {position} is not what its hash says",
@@ -329,6 +345,182 @@ class Rows:
             previous,
             stored_type,
         )
+
+    def _begin_page(self) -> None:
+        """Forget what may change between two pages: what types mean here, and which keys are destroyed."""
+        self._kinds.clear()
+        self._redactions.forget()
+
+    def _has_other_id(self, connection: sqlite3.Connection, position: int, log_id: bytes) -> bool:
+        """Read the log ids again; say whether the one at `position` is not `log_id`, with which it was tried.
+
+        Another program has begun a new incarnation of the log meanwhile then.
+        """
+        self._facts = facts = read_facts(connection)
+        self._single_log_id = facts.log_ids[0][1] if len(facts.log_ids) == 1 else None
+        return facts.log_id_at(position) != log_id
+
+    def _redacted_event(
+        self, connection: sqlite3.Connection, row: Row, previous: bytes, wanted: Wanted | None
+    ) -> RecordedEvent | None:
+        """As `_event`, for a row whose body is erased or encrypted."""
+        position, version, schema_version, leaf = row[0], row[2], row[4], row[13]
+        type_name, stored_type, actor, _, decode, is_known = self._kinds[row[3], row[5], schema_version]
+        stream, _ = self._streams[row[1]]
+        body, _ = self._sealed_entry(connection, row, previous)
+        if wanted is not None and not wanted.has(type_name or stored_type, stream):  # type: ignore[arg-type]
+            return None
+        try:
+            data = Redacted(body.why or "erased") if body.readable is None else decode(body.readable)
+        except (InvalidInput, msgspec.DecodeError) as error:
+            stored_name = stored_type or type_name
+            raise unreadable(stored_name, schema_version, error, position=position, stream=stream) from error
+        if not type_name and not isinstance(data, Redacted):
+            type_name, data = data
+            if wanted is not None and not wanted.has(type_name, stream):
+                return None
+        return RecordedEvent(
+            position,
+            stream,
+            version,
+            type_name or stored_type or "",
+            schema_version,
+            row[7],
+            row[6],
+            actor,
+            None if row[9] is None else _text(row[9]),
+            row[8],
+            body.readable or b"",
+            data,
+            is_known,
+            leaf,
+            previous,
+            stored_type,
+            body.why,
+        )
+
+    def entry_page(
+        self, connection: sqlite3.Connection, stream: str | None, after: int, limit: int
+    ) -> list[StoredEntry]:
+        """Return the next entries of a stream behind a version, or of the log behind a position.
+
+        Raises LogCorrupt for one that does not have the row's leaf.
+        """
+        self._begin_page()
+        if stream is None:
+            return self._follow_entries(connection, _LOG_PAGE, (after, limit), None)
+        found = connection.execute(_STREAM, (stream,)).fetchone()
+        if found is None:
+            return []
+        (version,) = connection.execute(_VERSION, found).fetchone()
+        self._leaf_before(connection, found[0], stream, after, version)
+        return self._follow_entries(connection, _STREAM_PAGE, (found[0], after, limit), stream)
+
+    def entry_at(self, connection: sqlite3.Connection, position: int) -> StoredEntry | None:
+        """Return the entry at a position, or None. Called inside a transaction. Raises as `entry_page`."""
+        row = connection.execute(_LOG_PAGE, (position - 1, 1)).fetchone()
+        if row is None or row[0] != position:
+            return None
+        self._begin_page()
+        return self._stored_entry(connection, row, _Leaves(connection).in_front_of(row))
+
+    def _follow_entries(
+        self, connection: sqlite3.Connection, sql: str, page: tuple[int, ...], stream: str | None
+    ) -> list[StoredEntry]:
+        entries = []
+        leaves = _Leaves(connection)
+        number = page[-2]
+        with closing(connection.execute(sql, page)) as rows:
+            for row in rows:
+                number += 1
+                if stream is None and row[0] != number:
+                    raise LogCorrupt("position_gap", f"position {number} is missing", position=number)
+                if stream is not None and row[2] != number:
+                    message = f"version {number} of stream {stream!r} is missing"
+                    raise LogCorrupt("version_gap", message, position=row[0], stream=stream)
+                entries.append(self._stored_entry(connection, row, leaves.in_front_of(row)))
+        return entries
+
+    def _stored_entry(self, connection: sqlite3.Connection, row: Row, previous: bytes) -> StoredEntry:
+        kind = self._kinds.get((row[3], row[5], row[4])) or self._kind(connection, row)
+        if row[1] not in self._streams:
+            self._stream(connection, row)
+        body, entry = self._sealed_entry(connection, row, previous)
+        return StoredEntry(
+            position=row[0],
+            version=row[2],
+            type=kind[1] or kind[0],
+            entry=entry,
+            stored=body.stored,
+            salt=body.salt,
+        )
+
+    def _sealed_entry(self, connection: sqlite3.Connection, row: Row, previous: bytes) -> tuple[Body, bytes]:
+        """Return the body of a row and the bytes of its entry, which has the row's leaf. Raises LogCorrupt."""
+        position = row[0]
+        log_id = self._facts.log_id_at(position)
+        try:
+            body, entry = self._entry(connection, row, previous, log_id)
+            if leaf_hash(entry) != row[13]:
+                raise _mismatch(row)
+        except LogCorrupt:
+            if not self._has_other_id(connection, position, log_id):
+                raise
+            return self._sealed_entry(connection, row, previous)
+        return body, entry
+
+    def _entry(self, connection: sqlite3.Connection, row: Row, previous: bytes, log_id: bytes) -> tuple[Body, bytes]:
+        """Return the body of a row and the bytes of its entry. Raises LogCorrupt for a row that no entry can hold."""
+        (
+            position,
+            stream_id,
+            version,
+            type_id,
+            schema_version,
+            actor_id,
+            at_us,
+            event_id,
+            cause,
+            correlation,
+            body_kind,
+            stored,
+            salt,
+            _,
+        ) = row
+        stream, type_name, actor = self._streams[stream_id][0], self._types[type_id], self._actors[actor_id]
+        if cause == NO_ID or correlation == b"" or (salt is not None and len(salt) != SALT_SIZE):
+            raise _mismatch(row)
+        if body_kind == BODY_PLAIN and stored is not None and salt is not None:
+            body = plain_body(salt, stored)
+        elif salt is not None:
+            message = f"the body of position {position} is gone, and its salt is not"
+            raise LogCorrupt("body_missing", message, position=position, stream=stream)
+        else:
+            place = Place(log_id, position, version, stream, type_name)
+            body = self._redactions.look(connection, place, body_kind, stored)
+        try:
+            return body, encode(
+                Entry(
+                    log_id=log_id,
+                    position=position,
+                    version=version,
+                    recorded_at_us=at_us,
+                    schema_version=schema_version,
+                    event_id=event_id,
+                    causation_id=cause or NO_ID,
+                    body_kind=body_kind,
+                    body_len=body.body_len,
+                    content_commit=body.content_commit,
+                    stored_hash=body.stored_hash,
+                    prev_in_stream=previous,
+                    stream=stream,
+                    type=type_name,
+                    actor=actor,
+                    correlation_id=_text(correlation) if correlation else "",
+                )
+            )
+        except (struct.error, TypeError, ValueError) as error:
+            raise _mismatch(row) from error
 
     def _kind(self, connection: sqlite3.Connection, row: Row) -> _Kind:
         """Look up what the events of a type, version and actor share. Kept for one page: types may come later."""

@@ -14,7 +14,8 @@ import msgspec
 
 from eventlog.codec import Registry
 from eventlog.entry import BODY_PLAIN
-from eventlog.errors import EventTypeUnknown, InvalidInput, LogCorrupt
+from eventlog.errors import EventTypeUnknown, InvalidInput, LogCorrupt, StoreUnavailable
+from eventlog.stores.sqlite.redactions import BodyKeys, Place, Redactions
 from eventlog.views import Selection, ViewEvent
 
 __all__ = ["Placed", "Scan"]
@@ -32,6 +33,8 @@ _NAME: Final = "SELECT CAST(name AS BLOB) FROM {log}{table} WHERE {column} = ?"
 _FIRST_OF_TYPE: Final = """
 SELECT e.version, s.name FROM {log}events e JOIN {log}streams s USING (stream_id)
 WHERE e.type_id = ? AND e.position > ? AND e.position <= ? AND substr(s.name, 1, ?) = ? ORDER BY e.position LIMIT 1"""
+_LOG_ID: Final = """
+SELECT log_id FROM {log}log_ids WHERE first_position <= ? ORDER BY first_position DESC LIMIT 1"""
 _ORIGIN: Final = """
 SELECT t.name, s.name FROM {log}events e JOIN {log}types t USING (type_id) JOIN {log}streams s USING (stream_id)
 WHERE e.position = ?"""
@@ -51,7 +54,10 @@ class Scan:
     `schema` is the name under which the log's database is attached to the connection, or "" where it is its own.
     """
 
-    def __init__(self, selection: Selection, registry: Registry, *, schema: str = "") -> None:
+    def __init__(
+        self, selection: Selection, registry: Registry, *, schema: str = "", keys: BodyKeys | None = None
+    ) -> None:
+        self._redactions: Final = Redactions(keys, schema=schema)
         self._selection: Final = selection
         self._registry: Final = registry
         self._log: Final = f"{schema}." if schema else ""
@@ -87,6 +93,7 @@ class Scan:
         EventTypeUnknown for a selected event of a schema version that is newer than the one registered here.
         """
         self._learn_types(connection)
+        self._redactions.forget()
         wanted = [number for number, name in self._types.items() if name in self._stored_types]
         is_selective = len(wanted) < len(self._types)
         if is_selective and upto - after > 1:
@@ -158,7 +165,9 @@ class Scan:
                 if decode is None:
                     continue
                 if body is None or body_kind != plain:
-                    raise _no_body(position, stream, body_kind)
+                    body = self._left(connection, (position, stream, version, type_id, body_kind, body))
+                    if body is None:
+                        continue
                 try:
                     data = decode(body)
                 except (msgspec.MsgspecError, InvalidInput) as error:
@@ -171,6 +180,25 @@ class Scan:
                 yield make(position, stream, version, type_name, at_us, actor, data)
         finally:
             rows.close()  # an error's traceback would keep it, and with it the snapshot that it reads
+
+    def _left(self, connection: sqlite3.Connection, row: Row) -> bytes | None:
+        """Return what a view is shown of a body that is erased or encrypted; None if there is nothing left of it.
+
+        Raises StoreUnavailable(`subject_key_missing`): a view that passes over what is only not to be read here would
+        be complete in appearance only.
+        """
+        position, stream, version, type_id, body_kind, stored = row
+        log_id = self._log_id_at(connection, position)
+        place = Place(log_id, position, version, stream, self._types[type_id])
+        body = self._redactions.look(connection, place, body_kind, stored)
+        if body.why == "key_missing":
+            message = f"position {position} of stream {stream!r} is encrypted, and the key of its subject is not here"
+            raise StoreUnavailable("subject_key_missing", message, position=position, stream=stream)
+        return body.readable
+
+    def _log_id_at(self, connection: sqlite3.Connection, position: int) -> bytes:
+        log_id: bytes = connection.execute(self._sql(_LOG_ID), (position,)).fetchone()[0]
+        return log_id
 
     def _sql(self, template: str) -> str:
         return template.replace("{log}", self._log)
@@ -220,13 +248,6 @@ class Scan:
             raise LogCorrupt("name_missing", f"the name of {column} {number} is missing", position=position)
         name: str = row[0].decode("utf-8", "surrogateescape")
         return name
-
-
-def _no_body(position: int, stream: str, body_kind: int) -> LogCorrupt:
-    if body_kind != BODY_PLAIN:
-        message = f"position {position} has the body kind {body_kind}"
-        return LogCorrupt("body_kind", message, position=position, stream=stream)
-    return LogCorrupt("body_missing", f"the body of position {position} is gone", position=position, stream=stream)
 
 
 def _undecodable(error: Exception, position: int, stream: str, type_name: str) -> InvalidInput:

@@ -27,6 +27,8 @@ CREATE TABLE IF NOT EXISTS snapshots (
 ) STRICT"""
 _IS_THERE: Final = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'snapshots'"
 _LOAD: Final = "SELECT version, state FROM snapshots WHERE stream = ?"
+_IS_SEALED: Final = """
+SELECT count(*) FROM streams JOIN subject_streams USING (stream_id) WHERE name = ?"""
 _SAVE: Final = """
 INSERT INTO snapshots (stream, version, state) VALUES (?, ?, ?)
 ON CONFLICT (stream) DO UPDATE SET version = excluded.version, state = excluded.state
@@ -70,8 +72,9 @@ def save_snapshot(connection: sqlite3.Connection, lock: FileLock, stream: str, s
     with lock:
         try:
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute(_CREATE)
-            connection.execute(_SAVE, (stream, snapshot.version, snapshot.state))
+            if not connection.execute(_IS_SEALED, (stream,)).fetchone()[0]:  # a state in clear would outlive its key
+                connection.execute(_CREATE)
+                connection.execute(_SAVE, (stream, snapshot.version, snapshot.state))
             connection.execute("COMMIT")
         except DRIVER_ERRORS as error:
             logger.warning("snapshot_not_saved", stream=stream, why=str(error))

@@ -9,50 +9,42 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
-from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, prefixed, seal
-from eventlog.errors import EventLogError, LogCorrupt, StoreBusy, StoreUnavailable, WrongExpectedVersion
-from eventlog.log import AppendResult
+from eventlog.errors import (
+    EventLogError,
+    LogCorrupt,
+    StoreBusy,
+    StoreUnavailable,
+)
+from eventlog.merkle import Frontier
+from eventlog.stores.body_cipher import BodyCipher
 from eventlog.stores.clock import Clock
-from eventlog.stores.entropy import random_bytes
-from eventlog.stores.repeats import original_results
-from eventlog.stores.requests import EncodedEvent, Part, Request, Write
+from eventlog.stores.requests import Request
 from eventlog.stores.sqlite.database import read_facts
+from eventlog.stores.sqlite.erasures import MakeErasure, carry_out, plan_erasures
 from eventlog.stores.sqlite.failures import is_definite_at_commit, is_poison, is_poison_inside, translate
 from eventlog.stores.sqlite.file_lock import FileLock
-from eventlog.stores.sqlite.foreign_write import ConnectionBroken, TransactionEnded, kept_tables, run_write
+from eventlog.stores.sqlite.foreign_write import ConnectionBroken
 from eventlog.stores.sqlite.identity import Identity
+from eventlog.stores.sqlite.plan import Answer, Known, Plan, RequestEndedAll
+from eventlog.stores.sqlite.rows import Rows
 from eventlog.stores.sqlite.scan import Placed
-from eventlog.stores.sqlite.schema import INSERT_EVENT
+from eventlog.stores.sqlite.schema import EVENT_COLUMNS, INSERT_EVENT
+from eventlog.stores.sqlite.tree import read_frontier, write_tree
+from eventlog.stores.sqlite.whole import ConnectionUnusable, in_one_transaction
 
 __all__ = ["Batch", "BatchOutcome", "InlineViews", "Transactions"]
 
-Answer = list[AppendResult] | EventLogError
+T = TypeVar("T")
 
 _HEAD: Final = "SELECT position, recorded_at_us FROM events ORDER BY position DESC LIMIT 1"
-_STREAM_HEAD: Final = "SELECT version, leaf FROM events WHERE stream_id = ? ORDER BY version DESC LIMIT 1"
-_BY_ID: Final = """
-SELECT e.position, s.name, e.version, t.name, e.schema_version, CAST(e.body AS BLOB), e.leaf, e.recorded_at_us
-FROM events e JOIN streams s USING (stream_id) JOIN types t USING (type_id) WHERE e.event_id = ?"""
-
-_MAX_CACHED_STREAMS: Final = 50_000
-
-_NO_TEXT: Final = prefixed("")
-
-_PAGES_A_COMMIT: Final = 4
-_PARTS_A_PAGE: Final = 4
-_BYTES_A_ROW: Final = 250
-_BYTES_A_PAGE: Final = 3000
-_FRAME: Final = 4096 + 24
-"""A page in the write-ahead log."""
-
-_Name = tuple[int, bytes]
-"""The number of a type or an actor, and its name as it stands in an entry."""
+_BEGIN_INCARNATION: Final = """
+INSERT INTO log_ids (first_position, log_id) VALUES ((SELECT coalesce(max(position), 0) + 1 FROM events), ?)"""
+_LEAF_COLUMN: Final = EVENT_COLUMNS.index("leaf")
 
 
 class InlineViews(Protocol):
@@ -104,41 +96,24 @@ class BatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The files were replaced; reopening the path would open something else."""
 
 
-class _StreamHead(msgspec.Struct, gc=False):
-    stream_id: int
-    version: int
-    leaf: bytes
-    texts: bytes
-
-
-class _Placed(msgspec.Struct, frozen=True, gc=False):
-    """Where an event is, in the log or in this batch."""
-
-    position: int
-    stream: str
-    version: int
-    type: str
-    schema_version: int
-    body: bytes | None
-    leaf: bytes
-    recorded_at_us: int
-
-
 class Transactions:
     """Makes the transactions of one write connection."""
 
-    def __init__(self, lock: FileLock, identity: Identity, clock: Clock, views: InlineViews | None) -> None:
+    def __init__(
+        self,
+        lock: FileLock,
+        identity: Identity,
+        clock: Clock,
+        views: InlineViews | None,
+        cipher: BodyCipher | None = None,
+    ) -> None:
+        self._known: Final = Known(clock, cipher)
         self._lock: Final = lock
         self._identity: Final = identity
-        self._clock: Final = clock
         self._views: Final = views
-        self._log_id = b""
+        self._unusable: str | None = None
         self._data_version: int | None = None
-        self._position = 0
-        self._time_us = 0
-        self._heads: dict[str, _StreamHead] = {}
-        self._types: dict[str, _Name] = {}
-        self._actors: dict[str, _Name] = {}
+        self._frontier = Frontier()
         self._written = 0
 
     def commit(self, connection: sqlite3.Connection, batch: Batch) -> BatchOutcome:
@@ -152,7 +127,89 @@ class Transactions:
         finally:
             self._lock.release()
 
+    @property
+    def position(self) -> int:
+        """The last position that this connection knows of."""
+        return self._known.position
+
+    def begin_incarnation(self, connection: sqlite3.Connection, log_id: bytes, request: Request) -> None:
+        """Make `log_id` the log's from the next position on, with the event that says why, in one transaction.
+
+        Raises as `between`.
+        """
+
+        def begin() -> None:
+            connection.execute(_BEGIN_INCARNATION, (log_id,))
+            self._forget()
+            (answer,) = self._write_once(connection, [request], {}, is_careful=False)
+            if isinstance(answer, EventLogError):
+                raise answer
+
+        self.between(connection, "cannot begin a new incarnation of the log", begin)
+        self._forget()
+
+    def erase(
+        self, connection: sqlite3.Connection, rows: Rows, positions: Sequence[int], make_request: MakeErasure
+    ) -> list[tuple[int, int]]:
+        """Erase the bodies of events, with one event each that says so, in one transaction.
+
+        Return (position, position of the event that says so). Raises as `between`.
+        """
+
+        def erase() -> list[tuple[int, int]]:
+            erasures = plan_erasures(connection, rows, positions)
+            if not erasures:
+                return []
+            (answer,) = self._write_once(connection, [make_request(erasures)], {}, is_careful=False)
+            if isinstance(answer, EventLogError):
+                raise answer
+            (result,) = answer
+            erased = [(each.position, result.first_position + at) for at, each in enumerate(erasures)]
+            carry_out(connection, erased)
+            return erased
+
+        return self.between(connection, "cannot erase", erase)
+
+    def between(self, connection: sqlite3.Connection, doing: str, work: Callable[[], T]) -> T:
+        """Return what `work` does in a transaction of its own, once that is committed, under the file lock.
+
+        Raises what it raises, and coded errors; nothing was written then. Raises ConnectionUnusable: this connection
+        takes no transaction any more, also where whoever asked has gone.
+        """
+        with self._lock:
+            if self._unusable is not None:
+                message = f"nothing was written, the log is opened again first: {self._unusable}"
+                raise ConnectionUnusable(self._unusable, told=StoreUnavailable("store_io_error", message))
+            try:
+                return in_one_transaction(connection, doing, work)
+            except BaseException as error:
+                self._forget()
+                if isinstance(error, ConnectionUnusable):
+                    self._unusable = error.why
+                raise
+
+    def apart(self, connection: sqlite3.Connection, doing: str, work: Callable[[], T]) -> T:
+        """Return what `work` does under the file lock, in transactions that it begins and ends itself.
+
+        Raises as `between`; what `work` makes can be looked at and made again, so that nothing of it is in doubt.
+        """
+        with self._lock:
+            try:
+                return work()
+            except sqlite3.Error as error:
+                self._forget()
+                if not is_poison_inside(error):
+                    raise
+                self._unusable = str(error)
+                raise ConnectionUnusable(self._unusable, told=translate(error, doing)) from error
+
+    def forget(self, _: sqlite3.Connection) -> None:
+        """Forget what is remembered of streams, and with it the keys of their subjects."""
+        self._forget()
+
     def _commit_locked(self, connection: sqlite3.Connection, batch: Batch) -> BatchOutcome:
+        if self._unusable is not None:  # they are asked again on the next connection, which nothing is in doubt on
+            return BatchOutcome(unknown=self._unusable, poison=self._unusable)
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -194,7 +251,7 @@ class Transactions:
         while True:
             try:
                 return self._write_once(connection, requests, refused, is_careful=is_careful)
-            except _RequestEndedAll as ended:
+            except RequestEndedAll as ended:
                 refused[ended.index] = ended.error
             except sqlite3.IntegrityError as error:
                 # An id is in the log already (the usual reason), or what we remembered is wrong.
@@ -215,13 +272,23 @@ class Transactions:
     ) -> list[Answer]:
         self._refresh(connection)
         self._written = 0
-        before = self._position
-        plan = _Plan(self, connection, is_careful, sum([request.size for request in requests]))
+        before = self._known.position
+        plan = Plan(
+            self._known,
+            connection,
+            is_careful,
+            sum([request.size for request in requests]),
+            has_views=self._views is not None,
+        )
         answers = [refused.get(index) or plan.answer(request, index) for index, request in enumerate(requests)]
         if plan.rows:
             connection.executemany(INSERT_EVENT, plan.rows)
-            self._position = plan.position
-            self._time_us = plan.time_us
+            write_tree(connection, self._frontier, [row[_LEAF_COLUMN] for row in plan.rows])
+            if plan.destroys_keys:
+                for head in self._known.heads.values():
+                    head.key = None  # whoever writes next asks the log, which says that the key is not to be used
+            self._known.position = plan.position
+            self._known.time_us = plan.time_us
             self._written = plan.estimate()
             if self._views is not None:
                 self._views.follow(connection, before, plan.position, plan.placed or ())
@@ -234,12 +301,13 @@ class Transactions:
             return
         self._forget()
         self._data_version = data_version
-        self._position, self._time_us = connection.execute(_HEAD).fetchone() or (0, 0)
-        self._log_id = read_facts(connection).log_id_at(self._position + 1)
+        self._known.position, self._known.time_us = connection.execute(_HEAD).fetchone() or (0, 0)
+        self._known.log_id = read_facts(connection).log_id_at(self._known.position + 1)
+        self._frontier = read_frontier(connection, self._known.position)
 
     def _forget(self) -> None:
         self._data_version = None
-        self._heads, self._types, self._actors = {}, {}, {}
+        self._known.forget()
         if self._views is not None:
             self._views.forget()
 
@@ -253,219 +321,6 @@ class Transactions:
         except Exception as error:
             return f"a transaction could not be rolled back: {error}"
         return str(after) if after is not None and is_poison_inside(after) else None
-
-
-class _RequestEndedAll(Exception):
-    """The write of the request at `index` made SQLite end the whole transaction; `error` is its answer."""
-
-    def __init__(self, index: int, error: EventLogError) -> None:
-        self.index: Final = index
-        self.error: Final = error
-        super().__init__(str(error))
-
-
-class _Plan:
-    """The rows of one transaction, while its requests are checked one after the other."""
-
-    def __init__(
-        self, transactions: Transactions, connection: sqlite3.Connection, is_careful: bool, events: int
-    ) -> None:
-        self._known: Final = transactions
-        self._connection: Final = connection
-        self._is_careful: Final = is_careful
-        self._salts: Final = random_bytes(SALT_SIZE * events)
-        self._placed: dict[bytes, tuple[int, str, EncodedEvent]] = {}
-        """By an event's id: the index of its row, and its stream and itself, of which the row has only numbers."""
-        self._parts = 0
-        self._bytes = 0
-        self.rows: list[tuple[Any, ...]] = []
-        self.placed: list[Placed] | None = [] if transactions._views is not None else None
-        """What was placed, for the views."""
-        self.position = transactions._position
-        self.time_us = max(transactions._clock.now_us(), transactions._time_us)
-
-    def answer(self, request: Request, index: int) -> Answer:
-        """Place the events of a request, or say why not; a refused request leaves nothing behind.
-
-        Raises _RequestEndedAll if nothing of the whole batch is left.
-        """
-        try:
-            # A second try must not write again what the first one did, so whoever writes is looked up first.
-            if self._is_careful or request.write is not None or self._repeats_this_batch(request):
-                results = self._stored_results(request)
-                if results is not None:
-                    return results
-            miss = self._missed_expectation(request)
-            if miss is not None:
-                return self._stored_results(request) or miss
-            if request.write is not None:
-                request = self._written(request, request.write)
-            return [self._place(part, request.actor) for part in request.parts]
-        except TransactionEnded as ended:
-            raise _RequestEndedAll(index, ended.error) from ended
-        except EventLogError as error:
-            return error
-
-    def _written(self, request: Request, write: Write) -> Request:
-        """Let the request write what belongs to it, and return it with its event's body. All of that or nothing."""
-        connection = self._connection
-        body = run_write(connection, kept_tables(connection), write)
-        (part,) = request.parts
-        (event,) = part.events
-        return replace(request, parts=[replace(part, events=[replace(event, body=body)])])
-
-    def estimate(self) -> int:
-        """Return about how many bytes the rows are in the write-ahead log, in whole pages, and rather too many."""
-        rows = self._bytes + _BYTES_A_ROW * len(self.rows)
-        return (_PAGES_A_COMMIT + self._parts // _PARTS_A_PAGE + rows // _BYTES_A_PAGE) * _FRAME
-
-    def _repeats_this_batch(self, request: Request) -> bool:
-        placed = self._placed
-        if not placed:
-            return False
-        if request.size == 1:
-            return request.parts[0].events[0].event_id in placed
-        return not placed.keys().isdisjoint(request.event_ids())
-
-    def _missed_expectation(self, request: Request) -> WrongExpectedVersion | None:
-        heads = self._known._heads
-        for part in request.parts:
-            actual = (heads.get(part.stream) or self._head(part.stream)).version
-            if not part.expect.allows(actual):
-                return WrongExpectedVersion(part.stream, str(part.expect), actual)
-        for stream, expect in request.checks:
-            actual = self._head(stream).version
-            if not expect.allows(actual):
-                return WrongExpectedVersion(stream, str(expect), actual)
-        return None
-
-    def _head(self, stream: str) -> _StreamHead:
-        heads = self._known._heads
-        head = heads.get(stream)
-        if head is None:
-            if len(heads) >= _MAX_CACHED_STREAMS and not self.rows:
-                heads.clear()
-            head = heads[stream] = self._read_head(stream)
-        return head
-
-    def _read_head(self, stream: str) -> _StreamHead:
-        row = self._connection.execute("SELECT stream_id FROM streams WHERE name = ?", (stream,)).fetchone()
-        if row is None:
-            return _StreamHead(0, 0, NO_HASH, prefixed(stream))
-        version, leaf = self._connection.execute(_STREAM_HEAD, row).fetchone() or (0, NO_HASH)
-        return _StreamHead(row[0], version, leaf, prefixed(stream))
-
-    def _place(self, part: Part, actor: str) -> AppendResult:
-        known, rows, stream, time_us = self._known, self.rows, part.stream, self.time_us
-        head = self._head(stream)
-        if head.stream_id == 0:
-            head.stream_id = self._intern("streams", "stream_id", stream)
-        stream_id, version, leaf, stream_text = head.stream_id, head.version, head.leaf, head.texts
-        actor_id, actor_text = known._actors.get(actor) or self._interned(known._actors, "actors", "actor_id", actor)
-        before = position = self.position
-        for event in part.events:
-            type_name, event_id, causation_id, body = event.type, event.event_id, event.causation_id, event.body
-            correlation = event.correlation_id
-            type_id, type_text = known._types.get(type_name) or self._interned(
-                known._types, "types", "type_id", type_name
-            )
-            index = len(rows)
-            salt = self._salts[SALT_SIZE * index : SALT_SIZE * (index + 1)]
-            position += 1
-            version += 1
-            leaf = seal(
-                known._log_id,
-                position,
-                version,
-                time_us,
-                event.schema_version,
-                event_id,
-                causation_id or NO_ID,
-                salt,
-                body,
-                leaf,
-                stream_text + type_text + actor_text + (prefixed(correlation) if correlation else _NO_TEXT),
-            )
-            self._placed[event_id] = (index, stream, event)
-            self._bytes += len(body)
-            rows.append(
-                (
-                    position,
-                    stream_id,
-                    version,
-                    type_id,
-                    event.schema_version,
-                    actor_id,
-                    time_us,
-                    event_id,
-                    causation_id,
-                    correlation,
-                    BODY_PLAIN,
-                    body.decode(),
-                    salt,
-                    leaf,
-                )
-            )
-        if self.placed is not None:
-            self._note_placed(part, actor, before, head.version)
-        head.version, head.leaf, self.position = version, leaf, position
-        self._parts += 1
-        return AppendResult(
-            stream=stream,
-            version=version,
-            first_position=before + 1,
-            last_position=position,
-            leaf=leaf,
-            recorded_at_us=time_us,
-        )
-
-    def _note_placed(self, part: Part, actor: str, position: int, version: int) -> None:
-        assert self.placed is not None, "there are views"
-        for number, event in enumerate(part.events, start=1):
-            self.placed.append(
-                (
-                    position + number,
-                    part.stream,
-                    version + number,
-                    event.type,
-                    event.schema_version,
-                    self.time_us,
-                    actor,
-                    event.body,
-                )
-            )
-
-    def _interned(self, known: dict[str, _Name], table: str, column: str, name: str) -> _Name:
-        row = self._connection.execute(f"SELECT {column} FROM {table} WHERE name = ?", (name,)).fetchone()
-        found = known[name] = (row[0] if row else self._intern(table, column, name), prefixed(name))
-        return found
-
-    def _intern(self, table: str, column: str, name: str) -> int:
-        statement = (
-            f"INSERT INTO {table} ({column}, name) VALUES ((SELECT coalesce(max({column}), 0) + 1 FROM {table}), ?)"
-        )
-        number = self._connection.execute(statement, (name,)).lastrowid
-        assert number is not None, "an INSERT into a rowid table sets its rowid"
-        return number
-
-    def _stored_results(self, request: Request) -> list[AppendResult] | None:
-        """Return the original results if the whole request is stored already, None if nothing of it is.
-
-        Raises Misuse(`event_id_conflict`) for anything in between, and for other content under the same id.
-        """
-        found = [[self._find(event.event_id) for event in part.events] for part in request.parts]
-        if all(place is None for places in found for place in places):
-            return None
-        return original_results(request.parts, found)
-
-    def _find(self, event_id: bytes) -> _Placed | None:
-        placed = self._placed.get(event_id)
-        if placed is not None:
-            index, stream, event = placed
-            position, version, time_us, leaf = (self.rows[index][column] for column in (0, 2, 6, 13))
-            return _Placed(position, stream, version, event.type, event.schema_version, event.body, leaf, time_us)
-        row = self._connection.execute(_BY_ID, (event_id,)).fetchone()
-        return None if row is None else _Placed(*row)
 
 
 def _all(batch: Batch, error: EventLogError, *, poison: str | None = None) -> BatchOutcome:

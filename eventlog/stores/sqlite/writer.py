@@ -21,8 +21,10 @@ from eventlog.stores.clock import Clock
 from eventlog.stores.requests import Request
 from eventlog.stores.sqlite.connection import Worker
 from eventlog.stores.sqlite.foreign_write import ConnectionBroken
-from eventlog.stores.sqlite.transaction import Answer, Batch, BatchOutcome, Transactions
+from eventlog.stores.sqlite.plan import Answer
+from eventlog.stores.sqlite.transaction import Batch, BatchOutcome, Transactions
 from eventlog.stores.sqlite.wal import WalCheckpoints
+from eventlog.stores.sqlite.whole import CommitInDoubt, ConnectionUnusable
 from eventlog.stores.telemetry import is_debugging, logger
 
 __all__ = ["WriteConnection", "Writer", "WriterSettings"]
@@ -136,24 +138,53 @@ class Writer:
         return await self._connection.worker.run(function, *args)
 
     async def write_between(self, function: Callable[..., tuple[T, int, int]], *args: Any) -> T:
-        """As `run_between`, for a transaction that returns its result, the write-ahead log's size and how many rows.
+        """As `transact`, for what returns its result, the write-ahead log's size and how many rows it has written.
 
-        Whatever of the log is due because of that follows. A connection that cannot be used is replaced first, as
-        before an append. Raises StoreUnavailable(`store_io_error`) if this transaction left it so.
+        Whatever of the log is due because of that follows.
+        """
+        result, wal_bytes, rows = await self.transact(function, *args)
+        connection = self._connection
+        connection.wal.note_commit(wal_bytes, rows * _BYTES_OF_A_VIEW_ROW)
+        if connection.wal.is_due and not self._is_closing:
+            await connection.worker.run(connection.wal.run)
+        return result
+
+    async def transact(self, function: Callable[..., T], *args: Any) -> T:
+        """Run `function(connection, transactions, *args)`, which is a transaction, between two batches.
+
+        A connection that cannot be used is replaced first, as before an append. Raises what the function raises,
+        StoreUnavailable(`store_io_error`); CommitInDoubt where its COMMIT has proved nothing and there is a barrier
+        behind it by now, CommitOutcomeUnknown where none could be set in time.
         """
         if self.poison is not None:
             await self.submit(self._make_barrier(self.poison))
         connection = self._connection
         try:
-            result, wal_bytes, rows = await connection.worker.run(function, *args)
+            return await connection.worker.run(function, connection.transactions, *args)
         except ConnectionBroken as error:
             if connection is self._connection:
                 self._poison(str(error))
             raise StoreUnavailable("store_io_error", f"nothing was written: {error}") from error
-        connection.wal.note_commit(wal_bytes, rows * _BYTES_OF_A_VIEW_ROW)
-        if connection.wal.is_due and connection is self._connection and not self._is_closing:
-            await connection.worker.run(connection.wal.run)
-        return result
+        except ConnectionUnusable as error:
+            if connection is self._connection and self.poison is None:
+                self._poison(error.why)
+            if error.told is not None:
+                raise error.told from error
+            await self._set_barrier(error.why)
+            raise CommitInDoubt(error.why, error.result) from error
+
+    async def _set_barrier(self, why: str) -> None:
+        """Have the log opened again, and a barrier committed behind what is in doubt. Raises CommitOutcomeUnknown."""
+        logger.error("commit_outcome_unknown", why=why, requests=1)
+        give_up_s = self._clock.monotonic_s() + self._settings.settle_timeout_s
+        while True:
+            try:
+                await self.submit(self._make_barrier(why))
+                return
+            except EventLogError as error:
+                if self.is_lost or self._is_closing or self._clock.monotonic_s() >= give_up_s:
+                    raise CommitOutcomeUnknown([], f"it is unknown whether that is stored: {why}") from error
+            await asyncio.sleep(_POLL_S)
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more requests and wait until those taken are answered, or the time is up."""
