@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from eventlog.audit.erasure import erase, erase_subject
+    from eventlog.audit.heads import LocalSigner, RemoteSigner
     from eventlog.codec import Registry, event, retire, split
     from eventlog.errors import (
         ActionConflict,
@@ -81,11 +83,15 @@ if TYPE_CHECKING:
     from eventlog.runtime.retries import Retry
     from eventlog.runtime.runner import Outcome, Runner
     from eventlog.runtime.worker import Worker
+    from eventlog.scanning import Scanner
     from eventlog.stores import open
+    from eventlog.stores.subject_keys import SubjectKeys
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "eventlog.audit.erasure": ("erase", "erase_subject"),
+    "eventlog.audit.heads": ("LocalSigner", "RemoteSigner"),
     "eventlog.codec": ("Registry", "event", "retire", "split"),
     "eventlog.errors": (
         "ActionConflict",
@@ -153,7 +159,9 @@ _HOME = {
     "eventlog.runtime.retries": ("Retry",),
     "eventlog.runtime.runner": ("Outcome", "Runner"),
     "eventlog.runtime.worker": ("Worker",),
+    "eventlog.scanning": ("Scanner",),
     "eventlog.stores": ("open",),
+    "eventlog.stores.subject_keys": ("SubjectKeys",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -187,6 +195,7 @@ __all__ = [
     "InsertRow",
     "InvalidInput",
     "Limits",
+    "LocalSigner",
     "LogCorrupt",
     "Misuse",
     "NewEvent",
@@ -200,17 +209,20 @@ __all__ = [
     "Recovered",
     "Refused",
     "Registry",
+    "RemoteSigner",
     "Retired",
     "Retry",
     "Run",
     "RunConflict",
     "RunContext",
     "Runner",
+    "Scanner",
     "Status",
     "StepFailed",
     "StoreBusy",
     "StoreUnavailable",
     "StreamSlice",
+    "SubjectKeys",
     "Suspended",
     "TransactionalAction",
     "WaitTimedOut",
@@ -220,6 +232,8 @@ __all__ = [
     "WrongExpectedVersion",
     "__version__",
     "action",
+    "erase",
+    "erase_subject",
     "event",
     "fold",
     "new_event_id",

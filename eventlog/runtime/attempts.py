@@ -5,31 +5,35 @@ effect from happening twice:
 
     1  an earlier resumer that is dead or late is fenced by a claim, an ordinary append at the version that was read
     2  what it may have done is settled by what the action promises (`effects.recourse`)
-    3  the intent is durable before the effect begins
+    3  the intent is durable, and under a signed head where heads are signed, before the effect begins; what it rests on
+       (`grounds`) is looked up right before it is appended, and still holds in the transaction of its append
     4  the result is appended, unless a later claim has fenced this attempt meanwhile
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
 import msgspec
 
-from eventlog.decide import claim
+from eventlog.decide import Refusal, claim
 from eventlog.errors import (
     ActionConflict,
     ActionFailed,
+    AppendTooLate,
     EventLogError,
     InvalidInput,
     LogCorrupt,
     OutcomeUnknown,
     RunConflict,
+    StoreUnavailable,
     WrongExpectedVersion,
 )
-from eventlog.events import Failure, Owner, RunClaimed, RunEvent
+from eventlog.events import LOG_STREAM, Failure, Owner, RunClaimed, RunEvent
 from eventlog.events import OutcomeUnknown as OutcomeUnknownEvent
+from eventlog.log import Expect
 from eventlog.plain import Limits, check_plain
 from eventlog.run import Intent, Run
 from eventlog.runtime.claims import forget, hold, is_orphaned, is_proved_alive, is_proved_dead
@@ -61,16 +65,20 @@ from eventlog.runtime.failpoints import (
     RESULT_BEFORE_COMMIT,
     Reach,
 )
-from eventlog.runtime.run_streams import printable
+from eventlog.runtime.grounds import Grounds, Prove, no_proof
+from eventlog.runtime.run_streams import MAX_REDECISIONS, printable
 from eventlog.stores.clock import Clock
 from eventlog.stores.telemetry import logger
 
-__all__ = ["AnyAction", "Attempts", "EffectStreams", "MakeCall", "described", "logged"]
+__all__ = ["AnyAction", "Attempts", "EffectStreams", "MakeCall", "SignHead", "described", "logged"]
 
 E = TypeVar("E", bound=EventLogError)
 AnyAction = Action | TransactionalAction
 MakeCall = Callable[[int], Call]
+SignHead = Callable[[], Awaitable[object]]
+"""Makes sure that what is committed is under a signed head, as `RunLog.sign_head`."""
 _MICRO: Final = 1_000_000
+_NO_GROUNDS: Final = Grounds()
 _CONFLICTS: Final = ("output_conflict", "idempotency_conflict")
 _CLOCK_TOLERANCE_US: Final = 2_000_000
 _MAX_DETAILS_BYTES: Final = 1024 * 1024
@@ -79,7 +87,15 @@ _MAX_DETAILS_BYTES: Final = 1024 * 1024
 class EffectStreams(Protocol):
     """Where the events of an effect go: `RunStreams`, or one request of a run that a session holds."""
 
-    async def append(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> Run:
+    async def append(
+        self,
+        run: Run,
+        events: Sequence[RunEvent],
+        actor: str | None,
+        *,
+        checks: Sequence[tuple[str, Expect]] = (),
+        before_us: int | None = None,
+    ) -> Run:
         """As `RunStreams.append`."""
 
     async def record(self, run: Run, event: RunEvent, actor: str | None) -> None:
@@ -95,8 +111,16 @@ class Attempts:
     """Makes attempts. `place` is the path beside which lock files are kept, `lease_s` how long an intent is owned."""
 
     def __init__(
-        self, streams: EffectStreams, clock: Clock, reach: Reach, *, place: str | None, lease_s: float
+        self,
+        streams: EffectStreams,
+        clock: Clock,
+        reach: Reach,
+        *,
+        place: str | None,
+        lease_s: float,
+        sign_head: SignHead,
     ) -> None:
+        self._sign_head: Final = sign_head
         self._streams: Final = streams
         self._clock: Final = clock
         self._reach: Final = reach
@@ -112,18 +136,20 @@ class Attempts:
         actor: str | None,
         *,
         holder: Owner | None = None,
+        prove: Prove = no_proof,
     ) -> str:
         """Perform the effect, or find that it was performed; return `executed` or `recovered`.
 
         `run` is as it was decided on; `make_call` gives the call of an attempt, each time with arguments of its own,
         decoded from what was approved. `holder` is who holds the whole run, and so every intent in it, if somebody
-        does. Raises ActionConflict, ActionFailed, OutcomeUnknown for the effect's own end,
-        RunConflict or ClaimLost when another resumer is at work.
+        does. `prove` is asked before each intent, and whatever it refuses is recorded and raised; finding out what an
+        earlier attempt came to needs no proof. Raises ActionConflict, ActionFailed, OutcomeUnknown for the effect's own
+        end, RunConflict or ClaimLost when another resumer is at work.
         """
         if holder is not None:
-            return await _Attempt(self, run, effect, action, make_call, actor, holder).make()
+            return await _Attempt(self, run, effect, action, make_call, actor, holder, prove).make()
         with hold(self._place) as owner:
-            attempt = _Attempt(self, run, effect, action, make_call, actor, owner)
+            attempt = _Attempt(self, run, effect, action, make_call, actor, owner, prove)
             try:
                 return await attempt.make()
             finally:
@@ -186,8 +212,10 @@ class _Attempt:
         make_call: MakeCall,
         actor: str | None,
         owner: Owner,
+        prove: Prove,
     ) -> None:
         self._attempts: Final = attempts
+        self._prove: Final = prove
         self._streams: Final = attempts._streams
         self._run = run
         self._effect: Final = effect
@@ -196,6 +224,7 @@ class _Attempt:
         self._actor: Final = actor
         self._owner: Final = owner
         self._may_have_happened = False
+        self._is_in_doubt = False
         self.is_settled = True
         """Nothing of this attempt is open in the log, so that nobody will ask whether its owner lives."""
 
@@ -292,8 +321,9 @@ class _Attempt:
     async def _begin_and_act(self, claims: RunClaimed | None, *, may_have_happened: bool) -> str:
         began_s = self._attempts._clock.monotonic_s()
         deadline_us = self._attempts.deadline_us(self._run)
-        await self._begin(claims, deadline_us)
         self._may_have_happened = may_have_happened
+        await self._begin(claims, deadline_us)
+        await self._sign_head()
         if self._is_too_late(began_s, deadline_us):
             late = "half of the lease was used up before the effect could begin; nothing was done"
             raise await self._failed(ActionFailed("lease_used_up", late), has_looked=False)
@@ -301,7 +331,26 @@ class _Attempt:
             await self._unknown("the receiver knows its op_key no longer")
         if Promise(self._action.promise) is Promise.TRANSACTIONAL:
             return await self._write(cast(TransactionalAction, self._action))
+        if self._is_in_doubt:
+            match await self._finding():
+                case Recovered() | Conflicted() as report:
+                    return await self._record_report(report)
+                case Inconclusive(why=why):
+                    await self._unknown(f"the receiver was asked and cannot tell: {printable(str(why))}")
+                case Absent():
+                    pass
         return await self._execute(cast(Action, self._action))
+
+    async def _sign_head(self) -> None:
+        """Put the intent, and what it rests on, under a signed head outside the log before anything happens.
+
+        Where that cannot be done nothing was, and that is recorded.
+        """
+        try:
+            await self._attempts._sign_head()
+        except (StoreUnavailable, LogCorrupt) as error:
+            message = f"no head could be signed in front of the effect, so nothing was done: {error}"
+            raise await self._failed(ActionFailed("head_not_signed", message), has_looked=False) from error
 
     def _call(self) -> Call:
         """Return the call, afresh: an action may change what it was given, and is given what was approved."""
@@ -314,14 +363,35 @@ class _Attempt:
         return until_us is not None and self._attempts.now_us(self._run) >= until_us
 
     async def _begin(self, claims: RunClaimed | None, deadline_us: int) -> None:
-        """Make the intent durable. Raises RunConflict if another was first."""
+        """Make the intent durable. Raises RunConflict if another was first, and what refuses another attempt."""
         run, effect = self._run, self._effect
         if isinstance(effect, Doing) and run.op_key not in (None, effect.op_key):
             raise LogCorrupt("op_key_changed", f"run {run.run_id!r} began under another op_key")
         under = Hold(owner=self._owner, deadline_us=deadline_us, claims=claims, key_until_us=self._key_until_us())
-        self._attempts._reach(INTENT_BEFORE_COMMIT)
-        await self._append(effect.begin(run, under))
-        self._attempts._reach(INTENT_AFTER_COMMIT)
+        for _ in range(MAX_REDECISIONS):
+            grounds = await self._prove(run)
+            if isinstance(grounds, Refusal):
+                await self._refuse(grounds)
+            self._attempts._reach(INTENT_BEFORE_COMMIT)
+            if await self._has_appended(effect.begin(run, under), grounds):
+                self._is_in_doubt = grounds.is_in_doubt
+                self._attempts._reach(INTENT_AFTER_COMMIT)
+                return
+        raise RunConflict(run.run_id, "what its effect rests on changes faster than it can begin")
+
+    async def _refuse(self, refusal: Refusal) -> NoReturn:
+        """Record that no attempt begins; and of an earlier one that was asked about, that it did nothing.
+
+        What nobody could ask about stays as it is, for a person to find out.
+        """
+        run, events = self._run, [refusal.event]
+        has_begun = self._effect.intent(run) is not None or self._effect.is_unknown(run)
+        if has_begun and not self._may_have_happened:
+            why = f"nothing was done, and no other attempt may begin: {refusal.error}"
+            events.insert(0, self._effect.failed(Failure(code="approval_lost", message=why), is_final=False))
+        await self._append(events)
+        self.is_settled = True  # nothing of this attempt is open: an intent of others is still theirs
+        raise logged(refusal.error)
 
     def _key_until_us(self) -> int | None:
         """Return when the receiver forgets the op_key: counted from the first intent, and never again from a later."""
@@ -442,16 +512,29 @@ class _Attempt:
 
     async def _append(self, events: Sequence[RunEvent]) -> None:
         """Append at the version that is held, and hold what comes of it. Raises RunConflict if another was first."""
+        has_appended = await self._has_appended(events)
+        assert has_appended, "without checks only the run itself can have moved"
+
+    async def _has_appended(self, events: Sequence[RunEvent], grounds: Grounds = _NO_GROUNDS) -> bool:
+        """As `_append`; False, and nothing is written, if the `grounds` do not hold any more then."""
         was_settled, self.is_settled = self.is_settled, False
         intent = self._effect.intent(self._run)
         try:
-            self._run = await self._streams.append(self._run, events, self._actor)
-        except WrongExpectedVersion:
+            self._run = await self._streams.append(
+                self._run, events, self._actor, checks=grounds.checks, before_us=grounds.before_us
+            )
+        except AppendTooLate:
             self.is_settled = was_settled
+            return False
+        except WrongExpectedVersion as error:
+            self.is_settled = was_settled
+            if grounds.checks and error.stream == LOG_STREAM:
+                return False
             raise RunConflict(self._run.run_id, "another process was first") from None
         self.is_settled = isinstance(events[-1], OutcomeUnknownEvent)
         if isinstance(events[0], RunClaimed):
             self._attempts.forget_dead(intent, events[0])
+        return True
 
 
 def described(error: BaseException, *, named: bool = True) -> str:

@@ -34,7 +34,7 @@ from eventlog.events import Definition
 from eventlog.plain import check_id
 from eventlog.values import ValueCodec, check_arguments, codec_for, codec_of, parameters, signature_of
 
-__all__ = ["Workflow", "mismatch", "workflow"]
+__all__ = ["Workflow", "fingerprint_of", "mismatch", "workflow"]
 
 WorkflowFunction = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -240,6 +240,14 @@ def _continues(current: Workflow, recorded: Definition) -> bool:
         or (_SHORT_FINGERPRINT.fullmatch(each) is not None and recorded.fingerprint.startswith(each))
         for each in current.continues
     )
+
+
+def fingerprint_of(function: Any) -> str | None:
+    """Return the digest of a function's code, 64 hex digits, made as that of a workflow; None for what has no code."""
+    plain = function.__func__ if isinstance(function, MethodType) else inspect.unwrap(function)
+    if not isinstance(plain, FunctionType):
+        return None
+    return _fingerprint(plain.__qualname__.rpartition(".")[2], plain, _syntax_of(plain))
 
 
 def _difference(recorded: Definition, now: Definition) -> str:

@@ -148,7 +148,7 @@ Finding = Recovered | Conflicted | Absent | Inconclusive
 class Action(Protocol):
     """Code that performs one effect. Any class with these members is one; there is nothing to inherit.
 
-    Four members more are optional:
+    Some members more are optional:
 
         inspect(call)       `Inspectable`: ask the receiver and change nothing
         key_lifetime_s      seconds for which the receiver knows an op_key; a KEYED action must have it
@@ -158,6 +158,8 @@ class Action(Protocol):
                             does; else nothing is tried while a resumer that was overruled may still be at work
         compensation        the name of the action that undoes this one; it is called with
                             {"args": the arguments, "result": what was returned} and the same output
+        definition          plain data that says what it is beyond its code, as the targets that it may touch; who
+                            approves with a signature approves the action with this definition
     """
 
     @property

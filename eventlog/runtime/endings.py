@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from eventlog.errors import ActionFailed, EventLogError, StepFailed
+from eventlog.errors import ActionFailed, EventLogError, InvalidInput, StepFailed
 from eventlog.events import (
     ChildFinished,
     Failure,
@@ -33,16 +33,22 @@ async def complete(
 ) -> None:
     """Record what the workflow returned. What cannot be stored exactly fails the run, and so does what cannot be read.
 
+    A secret in it is no value that can be stored.
+
     Raises StoreUnavailable where the store cannot keep it now: that is nothing that the workflow has done.
     """
     try:
         json = tools.encoded(codec, value)
+        await tools.require_room(json, session.run.run_id)
     except Exception as error:  # a value may have code of its own, which raises anything
         await fail(session, tools, error)
         return
-    stored = await tools.keep(json)
-    ended = RunCompleted(result=stored.json, artifact=stored.artifact)
-    await session.append(lambda run: (*accepting(run), ended), beside=notices)
+    try:
+        stored = await tools.keep(json, session.run.run_id)
+        ended = RunCompleted(result=stored.json, artifact=stored.artifact)
+        await session.append(lambda run: (*accepting(run), ended), beside=notices)
+    except InvalidInput as error:  # a secret in it
+        await fail(session, tools, error)
 
 
 async def fail(session: Session, tools: Tools, error: BaseException) -> None:

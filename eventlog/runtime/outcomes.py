@@ -41,7 +41,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def value(self) -> Any:
-        """What the effect, or the workflow, returned when it happened; the same for every later resume."""
+        """What the effect, or the workflow, returned when it happened; the same for every later resume.
+
+        None also once that is erased: `run.redacted` says so.
+        """
         return self.run.result if self.run.progress is None else self.returned
 
     @property

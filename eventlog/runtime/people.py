@@ -29,13 +29,16 @@ from eventlog.decide import (
     require_run,
     revoke,
 )
-from eventlog.errors import InvalidInput, RunConflict
+from eventlog.errors import AppendTooLate, InvalidInput, RunConflict
+from eventlog.events import Envelope
 from eventlog.progress import ENDED, requests_of
 from eventlog.proposal import Proposal, propose
 from eventlog.run import Run, Status
 from eventlog.runtime.attempts import logged
 from eventlog.runtime.policies import Policies
 from eventlog.runtime.run_streams import MAX_REDECISIONS, RunStreams
+from eventlog.runtime.signed_decisions import SignedDecisions
+from eventlog.signing.signed_decisions import AUTHENTICATED
 from eventlog.stores.clock import Clock
 
 __all__ = ["People", "actor_source"]
@@ -46,8 +49,10 @@ _ENDED: Final = ENDED - {Status.FAILED}
 _OPEN: Final = frozenset({Status.WAITING_FOR_USER, Status.APPROVED})
 
 
-def actor_source(actor: str | None) -> str:
+def actor_source(actor: str | None, *, is_authenticated: bool = False) -> str:
     """Return who vouches for the actor: the operating system, if nobody named one."""
+    if is_authenticated:
+        return AUTHENTICATED
     return "os" if actor is None else "asserted"
 
 
@@ -64,12 +69,14 @@ class People:
         clock: Clock,
         policies: Policies,
         *,
+        signed: SignedDecisions,
         default_actor: str,
         is_known: Callable[[str], bool],
     ) -> None:
         self._streams: Final = streams
         self._clock: Final = clock
         self._policies: Final = policies
+        self._signed: Final = signed
         self._default_actor: Final = default_actor
         self._is_known: Final = is_known
 
@@ -83,15 +90,23 @@ class People:
         reason: str | None = None,
         actor: str | None = None,
         roles: Sequence[str] = (),
+        is_authenticated: bool = False,
+        envelope: Envelope | None = None,
     ) -> Run:
         """Approve or reject exactly the proposal with this hash, of the request that is meant.
 
         Raises Refused: `unknown_run`, `unknown_request`, `request_ambiguous`, `approval_not_pending` (with the recorded
         decision in its details), `approval_expired`, `proposal_hash_mismatch`, `already_voted`, `role_required`,
-        `separation_of_duties`.
+        `separation_of_duties`, `level_required`; of a signed decision as `signing.signed_decisions`, and `nonce_used`.
         """
+        if is_authenticated and actor is None:
+            raise InvalidInput("invalid_argument", "who was authenticated is to be named: there is no `actor`")
+        if envelope is not None:
+            _require_signed_alone(reason, roles, is_authenticated=is_authenticated)
+            check_run_id(run_id)
+            return await self._signed.record(run_id, decision, proposal_hash, envelope, request=request, actor=actor)
 
-        def choose_and_decide(run: Run) -> tuple[Run, Accepted | Refusal]:
+        def choose_and_decide(run: Run, floor_us: int) -> tuple[Run, Accepted | Refusal]:
             chosen = choose_request(run, _requests(run), decision, request_id=request, supplied_hash=proposal_hash)
             if isinstance(chosen, Refusal):
                 return run, chosen
@@ -99,11 +114,12 @@ class People:
                 chosen,
                 decision,
                 proposal_hash,
-                actor_source=actor_source(actor),
+                actor_source=actor_source(actor, is_authenticated=is_authenticated),
                 reason=reason,
                 actor=self._name(actor),
                 roles=roles,
-                now_us=self.now_us(chosen),
+                now_us=max(self.now_us(chosen), floor_us),
+                level=int(is_authenticated),
             )
 
         return await self._carry_out(run_id, choose_and_decide, actor)
@@ -135,13 +151,13 @@ class People:
             )
         pinned = request
 
-        def choose_and_edit(run: Run) -> tuple[Run, Accepted | Refusal]:
+        def choose_and_edit(run: Run, floor_us: int) -> tuple[Run, Accepted | Refusal]:
             nonlocal pinned
             chosen = choose_request(run, _requests(run), "edit", request_id=pinned, has_to_name=approves)
             if isinstance(chosen, Refusal):
                 return run, chosen
             pinned = chosen.request_id  # an edit that came first meanwhile is not edited unseen
-            now_us = self.now_us(chosen)
+            now_us = max(self.now_us(chosen), floor_us)
             refused = refuse_edit(chosen, now_us)
             if refused is not None:
                 return chosen, refused
@@ -162,7 +178,8 @@ class People:
                 now_us=now_us,
             )
 
-        return await self._carry_out(run_id, choose_and_edit, actor)
+        # The end of what is asked instead is counted from when that is recorded: not before the last event of the log.
+        return await self._carry_out(run_id, choose_and_edit, actor, floor_us=await self._streams.last_at_us())
 
     async def revoke(
         self, run_id: str, *, request: str | None = None, reason: str | None = None, actor: str | None = None
@@ -173,14 +190,15 @@ class People:
         `decide` for the request that is meant.
         """
 
-        def choose_and_revoke(run: Run) -> tuple[Run, Accepted | Refusal]:
+        def choose_and_revoke(run: Run, floor_us: int) -> tuple[Run, Accepted | Refusal]:
             requests = _requests(run)
             if request is None and len(requests) > 1 and not any(map(_is_revocable, requests)):
                 return run, _nothing_to_revoke(run)
             chosen = choose_request(run, requests, "revoke", request_id=request, is_candidate=_is_revocable)
             if isinstance(chosen, Refusal):
                 return run, chosen
-            return chosen, revoke(chosen, actor_source=actor_source(actor), reason=reason, now_us=self.now_us(chosen))
+            now_us = max(self.now_us(chosen), floor_us)
+            return chosen, revoke(chosen, actor_source=actor_source(actor), reason=reason, now_us=now_us)
 
         return await self._carry_out(run_id, choose_and_revoke, actor)
 
@@ -190,7 +208,7 @@ class People:
         Raises Refused: `unknown_run`, `cannot_cancel`.
         """
         decide = partial(cancel, actor_source=actor_source(actor), reason=reason)
-        return await self._carry_out(run_id, lambda run: (run, decide(run)), actor)
+        return await self._carry_out(run_id, lambda run, _: (run, decide(run)), actor, is_timed=False)
 
     async def expire(self, run_id: str, *, actor: str | None = None) -> Run:
         """Record every request of the run on which nobody decided in time. Raises Refused(`unknown_run`)."""
@@ -221,16 +239,29 @@ class People:
         return self._policies.terms_of_edit(run, proposal, now_us)
 
     async def _carry_out(
-        self, run_id: str, decide: Callable[[Run], tuple[Run, Accepted | Refusal]], actor: str | None
+        self,
+        run_id: str,
+        decide: Callable[[Run, int], tuple[Run, Accepted | Refusal]],
+        actor: str | None,
+        *,
+        is_timed: bool = True,
+        floor_us: int = 0,
     ) -> Run:
-        """Append what is decided on the run, or on one of its requests, and return the run then. Raises a refusal."""
+        """Append what is decided on the run, or on one of its requests, and return the run then. Raises a refusal.
+
+        `decide` is told before which time it is not: what `is_timed` is recorded before the request expires, or not.
+        """
         check_run_id(run_id)
         for _ in range(MAX_REDECISIONS):
-            chosen, decision = decide(await self._streams.load(run_id))
+            chosen, decision = decide(await self._streams.load(run_id), floor_us)
             match decision:
                 case Accepted(events=events):
-                    if await self._streams.has_appended(chosen, events, actor):
-                        return await self._streams.load(run_id)
+                    before_us = chosen.expires_at_us if is_timed and is_pending(chosen) else None
+                    try:
+                        if await self._streams.has_appended(chosen, events, actor, before_us=before_us):
+                            return await self._streams.load(run_id)
+                    except AppendTooLate:
+                        floor_us = await self._streams.last_at_us()
                 case Refusal(event=event, error=error):
                     if await self._streams.has_appended(chosen, (event,), actor):
                         raise logged(error)
@@ -243,6 +274,14 @@ def _requests(run: Run) -> tuple[Run, ...]:
     if run.progress is None or run.status not in _ENDED:
         return requests
     return tuple(replace(request, status=run.status) if request.status in _OPEN else request for request in requests)
+
+
+def _require_signed_alone(reason: str | None, roles: Sequence[str], *, is_authenticated: bool) -> None:
+    """Raise InvalidInput for what would stand beside a signed decision without being signed."""
+    if reason is not None or roles or is_authenticated:
+        raise InvalidInput(
+            "invalid_argument", "the signed statement says the reason, the roles and who decides; leave them away"
+        )
 
 
 def _is_revocable(request: Run) -> bool:

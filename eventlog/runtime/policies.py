@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from eventlog.decide import Terms, check_roles
 from eventlog.errors import InvalidInput
 from eventlog.events import PolicyTerms
@@ -29,6 +31,7 @@ _MICRO: Final = 1_000_000
 _MAX_REQUIRED: Final = 1000
 _MAX_EXPIRES_IN_S: Final = 100 * 365 * 24 * 3600
 _MAX_REASON: Final = 1024
+_MAX_LEVEL: Final = 3
 _DEFAULT: Final = PolicyTerms()
 
 
@@ -38,8 +41,12 @@ class Policy:
 
     `required` approvals by different people, while one rejection decides; each by somebody who brings one of `roles`,
     if any are named; with `separation_of_duties` not by who proposed or edited what is asked. A request that nobody has
-    decided on within `expires_in_s` seconds expires. `auto` approves at once and asks nobody: True does so always, a
-    function of the proposal where it returns True or the reason. A rule that raises asks people.
+    decided on within `expires_in_s` seconds expires. `level` is the least that an approval has to be: 0 asserted by
+    the program, 1 authenticated by a server, 2 signed with the approver's own key, 3 with one in hardware; no rule
+    approves what has to be signed. Below level 2 an approver's roles are what the program, or he himself, says they
+    are; from level 2 on only those count for which his key was enrolled (`keys enroll --role`). `auto` approves at once
+    and asks nobody: True does so always, a function of the proposal where it returns True or the reason. A rule that
+    raises asks people.
     """
 
     required: int = 1
@@ -47,6 +54,7 @@ class Policy:
     expires_in_s: float | None = None
     separation_of_duties: bool = False
     auto: bool | Rule | None = None
+    level: int = 0
 
     def __post_init__(self) -> None:
         if type(self.required) is not int or not 1 <= self.required <= _MAX_REQUIRED:
@@ -56,6 +64,10 @@ class Policy:
             raise _invalid(f"`expires_in_s` is a number of seconds above 0, not {self.expires_in_s!r:.80}")
         if type(self.separation_of_duties) is not bool:
             raise _invalid(f"`separation_of_duties` is True or False, not {self.separation_of_duties!r:.80}")
+        if type(self.level) is not int or not 0 <= self.level <= _MAX_LEVEL:
+            raise _invalid(f"`level` is a number from 0 to {_MAX_LEVEL}, not {self.level!r:.80}")
+        if self.level and self.auto:
+            raise _invalid("`auto` asks nobody, so that its approvals have the level 0: leave `level` or `auto` away")
         is_rule = callable(self.auto) and not inspect.iscoroutinefunction(self.auto)
         if self.auto is not None and type(self.auto) is not bool and not is_rule:
             raise _invalid(
@@ -65,7 +77,10 @@ class Policy:
     def terms(self, proposal: Proposal, now_us: int) -> Terms:
         """Return on what terms this proposal is asked now."""
         policy = PolicyTerms(
-            required=self.required, roles=tuple(self.roles), separation_of_duties=self.separation_of_duties
+            required=self.required,
+            roles=tuple(self.roles),
+            separation_of_duties=self.separation_of_duties,
+            level=self.level,
         )
         reason, failure = self._ask_rule(proposal)
         return Terms(
@@ -96,10 +111,20 @@ class Policy:
         return f"the rule {name} approves it"[:_MAX_REASON] if verdict else None, None
 
 
-class Policies:
-    """The policies of a program by the name of the action. An action without one is decided once, by anybody."""
+def _no_digest(action: str) -> None:
+    """Nothing is known of any action."""
 
-    def __init__(self, by_action: Mapping[str, Policy] | None = None) -> None:
+
+class Policies:
+    """The policies of a program by the name of the action. An action without one is decided once, by anybody.
+
+    `digest_of` returns the digest of an action's definition, None for one that the program does not know.
+    """
+
+    def __init__(
+        self, by_action: Mapping[str, Policy] | None = None, *, digest_of: Callable[[str], str | None] = _no_digest
+    ) -> None:
+        self._digest_of: Final = digest_of
         self._by_action: Final = dict(by_action or {})
         for action, policy in self._by_action.items():
             check_id(action, "action", max_bytes=128)
@@ -109,18 +134,31 @@ class Policies:
     def terms(self, proposal: Proposal, now_us: int) -> Terms:
         """Return on what terms this proposal is asked now."""
         policy = self._by_action.get(proposal.action)
-        return policy.terms(proposal, now_us) if policy is not None else Terms()
+        terms = policy.terms(proposal, now_us) if policy is not None else Terms()
+        return replace(terms, action_sha256=self._digest_of(proposal.action))
+
+    def may_expire(self, action: str) -> bool:
+        """Say whether requests of this action have an end, so that it matters when exactly they are asked."""
+        policy = self._by_action.get(action)
+        return policy is not None and policy.expires_in_s is not None
 
     def terms_of_edit(self, run: Run, proposal: Proposal, now_us: int) -> Terms:
         """Return on what terms an edited proposal is asked instead of that of `run`.
 
         They are those of its own action. Where this program has none for it, an action that stays the same keeps the
-        terms that it was asked on: a program that knows less must not ask for less.
+        terms that it was asked on: a program that knows less must not ask for less. So the level is never lower than
+        that of what is edited, whatever it is edited to.
         """
         is_same = run.proposal is not None and run.proposal.action == proposal.action
         if is_same and proposal.action not in self._by_action:
-            return Terms(policy=run.policy, expires_at_us=run.expires_at_us)
-        return self.terms(proposal, now_us)
+            digest = self._digest_of(proposal.action)
+            return Terms(policy=run.policy, expires_at_us=run.expires_at_us, action_sha256=digest)
+        return _at_least(self.terms(proposal, now_us), run.policy.level if run.policy is not None else 0)
+
+    def level_of(self, action: str) -> int:
+        """Return the least level that this program asks of an approval of this action."""
+        policy = self._by_action.get(action)
+        return policy.level if policy is not None else 0
 
     def require_actions(self, actions: Collection[str]) -> None:
         """Raise InvalidInput(`invalid_argument`) for a policy of an action that a program with actions does not have.
@@ -134,6 +172,12 @@ class Policies:
 
     def __contains__(self, action: object) -> bool:
         return action in self._by_action
+
+
+def _at_least(terms: Terms, level: int) -> Terms:
+    """Return the terms with this level, if theirs is lower; then no rule can approve instead of a person."""
+    policy = terms.policy or PolicyTerms()
+    return terms if policy.level >= level else replace(terms, policy=replace(policy, level=level), auto=None)
 
 
 def _is_duration(value: object) -> bool:

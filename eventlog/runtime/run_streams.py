@@ -15,6 +15,7 @@ from eventlog.errors import (
     EventLogError,
     InvalidInput,
     LogCorrupt,
+    Refused,
     RunConflict,
     StoreBusy,
     WrongExpectedVersion,
@@ -24,6 +25,7 @@ from eventlog.events import (
     ActionConflict,
     ActionExecuted,
     ActionRecovered,
+    ActionReplayed,
     ChildFinished,
     CompensationExecuted,
     OfRequest,
@@ -38,6 +40,7 @@ from eventlog.log import Append, AppendResult, Expect, NewEvent, RecordedEvent, 
 from eventlog.progress import advance, fold_stream
 from eventlog.run import Run, Status, fold_fact
 from eventlog.runtime.failpoints import RESULT_AFTER_COMMIT, RESULT_BEFORE_COMMIT, Reach
+from eventlog.runtime.masking import without_secrets
 from eventlog.snapshots import evidence_of, restore
 from eventlog.stores.telemetry import logger
 
@@ -90,8 +93,12 @@ class RunStreams:
     async def _is_in_log(self, run_id: str, version: int, says: Callable[[RunEvent], bool]) -> bool:
         """Say whether the event at this version says what the snapshot has it say."""
         async for event in self._log.read(run_stream(run_id), after=version - 1, limit=1):
-            return event.is_known and says(event.data)
+            return event.is_known and event.redacted is None and says(event.data)
         return False
+
+    def without_secrets(self, events: Sequence[RunEvent]) -> Sequence[RunEvent]:
+        """Return the events as they can be recorded where they must not be refused. See `masking`."""
+        return without_secrets(self._log.scanner, events)
 
     async def values(self, run_id: str) -> dict[int, msgspec.Raw]:
         """Return what the steps and children of a run have returned, and its signals brought, by version."""
@@ -102,41 +109,90 @@ class RunStreams:
                     found[event.version] = text
         return found
 
-    async def append(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> Run:
+    async def append(
+        self,
+        run: Run,
+        events: Sequence[RunEvent],
+        actor: str | None,
+        *,
+        checks: Sequence[tuple[str, Expect]] = (),
+        before_us: int | None = None,
+        subject: str | None = None,
+    ) -> Run:
         """Append at the version that was decided on, and return the run, or the request, as it is then.
 
-        Raises WrongExpectedVersion if the run has moved.
+        `subject` is whom a new run is about. Raises WrongExpectedVersion if the run has moved, or one of the streams of
+        `checks`, which it names; AppendTooLate if it would not be recorded before `before_us`.
         """
-        events = of_step(run, events)
-        result = await self.append_at(run, [new_event(event) for event in events], actor)
+        events = self.without_secrets(of_step(run, events))
+        new = [new_event(event) for event in events]
+        result = await self.append_at(run, new, actor, checks=checks, before_us=before_us, subject=subject)
         for event in events:
             version, at_us = run.version + 1, result.recorded_at_us
             run = fold_fact(run, event, version=version, at_us=at_us, actor=actor or self._log.actor)
         return run
 
-    async def append_first(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> Run:
+    async def append_first(
+        self, run: Run, events: Sequence[RunEvent], actor: str | None, *, subject: str | None = None
+    ) -> Run:
         """Append to a workflow run before a session holds it, and return the run as it is then."""
-        result = await self.append_at(run, [new_event(event) for event in events], actor)
+        events = self.without_secrets(events)
+        result = await self.append_at(run, [new_event(event) for event in events], actor, subject=subject)
         at_us, name = result.recorded_at_us, actor or self._log.actor
         for event in events:
             run = advance(run, event, version=run.version + 1, at_us=at_us, actor=name)
         return run
 
     async def append_at(
-        self, run: Run, events: Sequence[NewEvent], actor: str | None, *, beside: Sequence[Append] = ()
+        self,
+        run: Run,
+        events: Sequence[NewEvent],
+        actor: str | None,
+        *,
+        beside: Sequence[Append] = (),
+        checks: Sequence[tuple[str, Expect]] = (),
+        before_us: int | None = None,
+        subject: str | None = None,
     ) -> AppendResult:
-        """Append at the version of `run`, and to other streams in the same transaction. Raises WrongExpectedVersion."""
-        append = Append(run_stream(run.run_id), events, Expect.at(run.version))
-        results = await self._log.append_reserved([append, *beside], actor=actor, correlation_id=run.root_run_id)
+        """Append at the version of `run`, and to other streams in the same transaction, if `checks` hold then.
+
+        Raises WrongExpectedVersion; AppendTooLate if it would not be recorded before `before_us`.
+        """
+        append = Append(run_stream(run.run_id), events, Expect.at(run.version), subject)
+        bound: dict[str, Any] = {} if before_us is None else {"before_us": before_us}
+        results = await self._log.append_reserved(
+            [append, *beside], checks=checks, actor=actor, correlation_id=run.root_run_id, **bound
+        )
         return results[0]
 
-    async def has_appended(self, run: Run, events: Sequence[RunEvent], actor: str | None) -> bool:
-        """Append at the version that was decided on; False if the run has moved and the decision must be made again."""
+    async def last_at_us(self) -> int:
+        """Return when the last event of the whole log was recorded: no other comes to be recorded before that."""
+        return (await self._log.head()).recorded_at_us
+
+    async def has_appended(
+        self, run: Run, events: Sequence[RunEvent], actor: str | None, *, before_us: int | None = None
+    ) -> bool:
+        """Append at the version that was decided on; False if the run has moved and the decision must be made again.
+
+        Raises AppendTooLate if it would not be recorded before `before_us`.
+        """
         try:
-            await self.append(run, events, actor)
+            await self.append(run, events, actor, before_us=before_us)
         except WrongExpectedVersion:
             return False
         return True
+
+    async def has_replayed(self, run: Run, reason: str, actor: str | None) -> bool:
+        """As `has_appended`, to note that a run that has ended was asked to go on; it gives what it came to again.
+
+        A run whose subject is erased takes no note any more, and has come to no less for that.
+        """
+        try:
+            return await self.has_appended(run, (ActionReplayed(reason=reason),), actor)
+        except Refused as error:
+            if error.code != "subject_erased":
+                raise
+            return True
 
     async def record(self, run: Run, event: RunEvent, actor: str | None) -> None:
         """Append the result of an effect, unless a later claim has fenced this holder (ClaimLost).
@@ -145,7 +201,7 @@ class RunStreams:
         id is made once, so that an append whose outcome was unknown is not recorded twice. What this attempt knows,
         nobody else may know: a store that is busy is asked a few times, and a result that is refused leaves a trace.
         """
-        event = of_step(run, (event,))[0]
+        event = self.without_secrets(of_step(run, (event,)))[0]
         new = new_event(event)
         version = run.version
         self._reach(RESULT_BEFORE_COMMIT)
@@ -220,11 +276,12 @@ class RunStreams:
 
     async def note_rejected(self, run: Run, event: RunEvent, error: EventLogError, actor: str | None) -> None:
         """Leave a trace of a result that came too late: what this resumer knows, nobody else may ever know."""
-        rejected = late_result(run, event, error)
+        (rejected,) = self.without_secrets((late_result(run, event, error),))
         new = new_event(rejected)
         try:
             await self._offer(Append(run_stream(run.run_id), [new], Expect.exists()), actor, run.root_run_id)
         except InvalidInput as problem:
+            assert isinstance(rejected, ResultRejected), "masking keeps the type"
             bare = replace(rejected, result={"not_stored": problem.code, "path": problem.path})
             new = NewEvent(new.type, bare)
             await self._offer(Append(run_stream(run.run_id), [new], Expect.exists()), actor, run.root_run_id)

@@ -13,12 +13,15 @@ from typing import Any, Final
 
 from eventlog.decide import check_run_id, require_run, start
 from eventlog.errors import Conflict, InvalidInput, Refused, WrongExpectedVersion
+from eventlog.events import Envelope
 from eventlog.log import RecordedEvent, RunLog
 from eventlog.plain import check_id
 from eventlog.proposal import Proposal
 from eventlog.run import Run
+from eventlog.runtime.action_digests import ActionDigests
 from eventlog.runtime.attempts import AnyAction, Attempts
 from eventlog.runtime.definitions import Workflow
+from eventlog.runtime.effect_grounds import EffectGrounds
 from eventlog.runtime.failpoints import Reach, pass_by
 from eventlog.runtime.known_actions import actions_by_name
 from eventlog.runtime.operations.waits import checked_seconds
@@ -26,6 +29,7 @@ from eventlog.runtime.outcomes import Outcome
 from eventlog.runtime.people import People
 from eventlog.runtime.policies import Policies, Policy
 from eventlog.runtime.run_streams import RunStreams
+from eventlog.runtime.signed_decisions import SignedDecisions
 from eventlog.runtime.single_actions import RunView, SingleActions
 from eventlog.runtime.tools import Tools
 from eventlog.runtime.verdicts import Verdicts
@@ -77,13 +81,19 @@ class Runner:
         self._folder: Final = folder
         self._streams: Final = RunStreams(log, reach)
         clock = clock or SystemClock()
-        self._attempts: Final = Attempts(self._streams, clock, reach, place=log.place, lease_s=lease_s)
-        self._policies: Final = Policies(policies)
+        self._attempts: Final = Attempts(
+            self._streams, clock, reach, place=log.place, lease_s=lease_s, sign_head=log.sign_head
+        )
+        digests = ActionDigests(self._actions)
+        self._policies: Final = Policies(policies, digest_of=digests.of)
         self._policies.require_actions(self._actions)
+        signed = SignedDecisions(log, self._streams, clock, digests)
+        grounds = EffectGrounds(log, self._streams, signed, level_of=self._policies.level_of)
         self._people: Final = People(
             self._streams,
             clock,
             self._policies,
+            signed=signed,
             default_actor=log.actor,
             is_known=lambda action: action in self._actions or action in self._policies,
         )
@@ -95,6 +105,7 @@ class Runner:
             self._actions,
             now_us=self._people.now_us,
             view=view,
+            grounds=grounds,
             reach=reach,
         )
         tools = Tools(
@@ -102,6 +113,7 @@ class Runner:
             actions=self._actions,
             workflows=by_name(workflows),
             policies=self._policies,
+            grounds=grounds,
             clock=clock,
             reach=reach,
             folder=lambda: self._folder or _current_folder(),
@@ -121,18 +133,26 @@ class Runner:
         """Compare with this view before an effect, because people decide from it; unless one was given already."""
         self._single_actions.view = self._single_actions.view or view
 
-    async def start(self, workflow: Workflow, run_id: str, *args: Any, actor: str | None = None) -> Outcome:
+    async def start(
+        self, workflow: Workflow, run_id: str, *args: Any, actor: str | None = None, subject: str | None = None
+    ) -> Outcome:
         """Begin a run of the workflow with these arguments, and drive it until it ends or pauses.
+
+        `subject` is whom the run is about, as an opaque id: everything in it, and in its children, is encrypted under
+        that subject's key; `eventlog.open(…, subject_keys=…)` has to be given the keys, here and wherever the run goes
+        on (StoreUnavailable `subject_key_missing` else). A value of such a run has to fit into its event.
 
         How it ended, or what it waits for, is in the outcome: a workflow that raised is FAILED, not raised here. Raises
         Refused(`run_exists`, `nondeterministic_replay`), InvalidInput for arguments that cannot be stored exactly,
         ClaimLost if another process had to take the run over. If the caller is cancelled, the run is not.
         """
-        return await self._outcome(await self.workflows.start(workflow, run_id, args, actor))
+        return await self._outcome(await self.workflows.start(workflow, run_id, args, actor, subject))
 
-    async def submit(self, workflow: Workflow, run_id: str, *args: Any, actor: str | None = None) -> Outcome:
+    async def submit(
+        self, workflow: Workflow, run_id: str, *args: Any, actor: str | None = None, subject: str | None = None
+    ) -> Outcome:
         """Record a run of the workflow, *durable* on return, for a worker or `resume` to drive. Raises as `start`."""
-        return await self._outcome(await self.workflows.submit(workflow, run_id, args, actor))
+        return await self._outcome(await self.workflows.submit(workflow, run_id, args, actor, subject))
 
     async def signal(self, run_id: str, name: str, payload: Any = None, *, actor: str | None = None) -> Outcome:
         """Send a workflow run a signal with plain data; it waits there until the workflow takes it.
@@ -143,16 +163,21 @@ class Runner:
         check_id(name, "signal", max_bytes=128)
         return await self._outcome(await self.workflows.signal(run_id, name, payload, actor))
 
-    async def propose(self, run_id: str, proposal: Proposal, *, actor: str | None = None) -> Outcome:
+    async def propose(
+        self, run_id: str, proposal: Proposal, *, actor: str | None = None, subject: str | None = None
+    ) -> Outcome:
         """Begin a run of one action, which then waits for a decision, on the terms of its action's policy.
 
-        Where the rule of that policy approves it, nobody is waited for. Raises Refused(`run_exists`).
+        Where the rule of that policy approves it, nobody is waited for. `subject` as for `start`. Raises
+        Refused(`run_exists`).
         """
         run = Run(run_id=check_run_id(run_id))
-        terms = self._policies.terms(proposal, self._people.now_us(run))
+        # An end is counted from when the request is recorded: not before the last event of the log.
+        floor_us = await self._streams.last_at_us() if self._policies.may_expire(proposal.action) else 0
+        terms = self._policies.terms(proposal, max(self._people.now_us(run), floor_us))
         accepted = start(run, proposal, self._folder or _current_folder(), terms)
         try:
-            await self._streams.append(run, accepted.events, actor)
+            await self._streams.append(run, accepted.events, actor, subject=subject)
         except WrongExpectedVersion:
             start(await self._streams.load(run_id), proposal)  # raises run_exists
             raise
@@ -167,15 +192,32 @@ class Runner:
         reason: str | None = None,
         actor: str | None = None,
         roles: Sequence[str] = (),
+        is_authenticated: bool = False,
+        envelope: Envelope | None = None,
     ) -> Outcome:
         """Approve exactly the proposal with this hash; of several requests of a run, the `request` that is named.
 
+        With `envelope` it is approved by who has signed that (`eventlog.runtime.approval_statements` makes one): the
+        statement in it names approver, reason and roles. A server that has authenticated the actor says so by
+        `is_authenticated`: level 1.
+
         Raises Refused: `unknown_run`, `approval_not_pending` (with the recorded decision in its details),
-        `proposal_hash_mismatch`, `approval_expired`; where it was asked on terms, `already_voted`, `role_required` and
-        `separation_of_duties`; of several requests, `request_ambiguous` and `unknown_request`.
+        `proposal_hash_mismatch`, `approval_expired`; where it was asked on terms, `already_voted`, `role_required`,
+        `separation_of_duties` and `level_required`; of several requests, `request_ambiguous` and `unknown_request`. Of
+        what was signed: `statement_invalid`, `signature_invalid`, `approver_unknown`, `approver_revoked`,
+        `statement_mismatch` (`field` in the details says where), `statement_expired`, `nonce_used`, `head_mismatch`.
+        Each refusal is in the log, with what was supplied.
         """
         run = await self._people.decide(
-            run_id, "approve", proposal_hash, request=request, reason=reason, actor=actor, roles=roles
+            run_id,
+            "approve",
+            proposal_hash,
+            request=request,
+            reason=reason,
+            actor=actor,
+            roles=roles,
+            is_authenticated=is_authenticated,
+            envelope=envelope,
         )
         return await self._decided(run)
 
@@ -188,10 +230,20 @@ class Runner:
         reason: str | None = None,
         actor: str | None = None,
         roles: Sequence[str] = (),
+        is_authenticated: bool = False,
+        envelope: Envelope | None = None,
     ) -> Outcome:
         """Reject exactly the proposal with this hash; a rejection is final. Raises as `approve`."""
         run = await self._people.decide(
-            run_id, "reject", proposal_hash, request=request, reason=reason, actor=actor, roles=roles
+            run_id,
+            "reject",
+            proposal_hash,
+            request=request,
+            reason=reason,
+            actor=actor,
+            roles=roles,
+            is_authenticated=is_authenticated,
+            envelope=envelope,
         )
         return await self._decided(run)
 

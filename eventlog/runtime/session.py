@@ -31,7 +31,7 @@ from eventlog.errors import (
 )
 from eventlog.events import Owner, RunEvent, Status, run_stream
 from eventlog.ids import new_event_id
-from eventlog.log import Append, NewEvent, RecordedEvent, TransactionalLog
+from eventlog.log import Append, Expect, NewEvent, RecordedEvent, TransactionalLog
 from eventlog.progress import Progress, Stored, advance, as_of_now, request_of
 from eventlog.run import Run
 from eventlog.runtime.detached import detached
@@ -60,13 +60,27 @@ _MAX_LOOK_PAUSE_S: Final = 5.0
 class _Entry:
     """One append that waits for its turn."""
 
-    __slots__ = ("appends", "beside", "event_id", "events", "future", "is_alone", "is_result", "make", "write")
+    __slots__ = (
+        "appends",
+        "before_us",
+        "beside",
+        "checks",
+        "event_id",
+        "events",
+        "future",
+        "is_alone",
+        "is_result",
+        "make",
+        "write",
+    )
 
     def __init__(
         self,
         make: Make,
         *,
         beside: Beside | None = None,
+        checks: Sequence[tuple[str, Expect]] = (),
+        before_us: int | None = None,
         write: _Write | None = None,
         is_alone: bool = False,
         is_result: bool = False,
@@ -74,6 +88,8 @@ class _Entry:
         self.make: Final = make
         self.is_result: Final = is_result
         self.beside: Final = beside
+        self.checks: Final = checks
+        self.before_us: Final = before_us
         self.write: Final = write
         self.is_alone: Final = is_alone or beside is not None or write is not None
         self.event_id: Final = new_event_id()
@@ -122,15 +138,18 @@ class Session:
         make: Make,
         *,
         beside: Beside | None = None,
+        checks: Sequence[tuple[str, Expect]] = (),
+        before_us: int | None = None,
     ) -> int:
         """Append the events that `make` returns; *durable* on return, with the version of the last.
 
         `make` is called again if the run has moved; what it raises is raised here, and nothing was written. `beside`
         returns what is appended to other streams in the same transaction. No other events come in the same append: the
         run that `make` sees is the one in front of its events. Raises ClaimLost, and RunConflict once the run is
-        cancelled: then nothing goes on.
+        cancelled: then nothing goes on; WrongExpectedVersion for a stream of `checks` that has moved, AppendTooLate if
+        it would not be recorded before `before_us`.
         """
-        return await self._wait_for(_Entry(make, beside=beside, is_alone=True))
+        return await self._wait_for(_Entry(make, beside=beside, checks=checks, before_us=before_us, is_alone=True))
 
     async def append_with(
         self, kind: type[RunEvent], make: Callable[[Any], RunEvent], require: Callable[[Run], None]
@@ -285,7 +304,9 @@ class Session:
             events = [event for entry in ready for event in entry.events or ()]
             if not events:
                 return
-            result = await self._streams.append_at(self.run, events, self._actor, beside=first.appends)
+            result = await self._streams.append_at(
+                self.run, events, self._actor, beside=first.appends, checks=first.checks, before_us=first.before_us
+            )
         if result.deduplicated:  # an earlier try was stored after all, and others may have come behind it
             await self._catch_up()
         else:
@@ -303,7 +324,7 @@ class Session:
                     raise self.lost
                 if self.run.status is Status.CANCELLED and not entry.is_result:
                     raise RunConflict(self.run.run_id, "it was cancelled")
-                made = entry.make(self.run)
+                made = self._streams.without_secrets(entry.make(self.run))
             except Exception as error:
                 _fail([entry], error)
                 continue
@@ -382,14 +403,25 @@ class RequestStreams:
         self._log: Final = log
         self._reach: Final = reach
 
-    async def append(self, request: Run, events: Sequence[RunEvent], actor: str | None) -> Run:
-        """Append if the request is as it was decided on. Raises WrongExpectedVersion if others have changed it."""
+    async def append(
+        self,
+        request: Run,
+        events: Sequence[RunEvent],
+        actor: str | None,
+        *,
+        checks: Sequence[tuple[str, Expect]] = (),
+        before_us: int | None = None,
+    ) -> Run:
+        """Append if the request is as it was decided on, and `checks` hold. Raises WrongExpectedVersion if not.
+
+        Raises AppendTooLate if it would not be recorded before `before_us`.
+        """
 
         def make(run: Run) -> Sequence[RunEvent]:
             _require_unchanged(run, request)
             return of_step(request, events)
 
-        await self._session.append(make)
+        await self._session.append(make, checks=checks, before_us=before_us)
         return self._now(request)
 
     async def record(self, request: Run, event: RunEvent, actor: str | None) -> None:

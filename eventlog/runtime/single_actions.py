@@ -8,13 +8,14 @@ from typing import Any, Final, Protocol
 
 from eventlog.decide import Accepted, Refusal, Replay, compare_view, compensate, refuse_resume, resume
 from eventlog.errors import ActionFailed, RunConflict
-from eventlog.events import ActionReplayed, ResumeRejected
+from eventlog.events import ResumeRejected
 from eventlog.log import RunLog
 from eventlog.proposal import Proposal, op_key
 from eventlog.run import Run, Status
 from eventlog.runtime.attempts import AnyAction, Attempts, described, logged
 from eventlog.runtime.calls import call_of, failed_check
 from eventlog.runtime.effect_events import Doing, Undoing
+from eventlog.runtime.effect_grounds import EffectGrounds
 from eventlog.runtime.effects import Call, compensation_of
 from eventlog.runtime.failpoints import Reach
 from eventlog.runtime.outcomes import Outcome
@@ -45,6 +46,7 @@ class SingleActions:
         *,
         now_us: Callable[[Run], int],
         view: RunView | None,
+        grounds: EffectGrounds,
         reach: Reach,
     ) -> None:
         self._log: Final = log
@@ -52,13 +54,14 @@ class SingleActions:
         self._attempts: Final = attempts
         self._actions: Final = actions
         self._now_us: Final = now_us
+        self._grounds: Final = grounds
         self._reach: Final = reach
         self.view = view
 
     async def resume(self, run: Run, output: str | None, actor: str | None) -> Outcome:
         """Perform the approved effect, or find that it was performed. Raises as `Runner.resume`."""
         for _ in range(MAX_REDECISIONS):
-            decision = resume(run, output, self._now_us(run))
+            decision = await self._refuse_erased(run) or resume(run, output, self._now_us(run))
             if isinstance(decision, Accepted):
                 decision = await self._look_before_effect(run) or decision
             match decision:
@@ -66,7 +69,7 @@ class SingleActions:
                     if await self._streams.has_appended(run, (event,), actor):
                         raise logged(error)
                 case Replay(event=event):
-                    if await self._streams.has_appended(run, (event,), actor):
+                    if await self._streams.has_replayed(run, event.reason, actor):
                         _raise_final_failure(run)
                         return Outcome(run=await self._streams.load(run.run_id), result=event.reason)
                 case Accepted():
@@ -79,7 +82,7 @@ class SingleActions:
         for _ in range(MAX_REDECISIONS):
             run = await self._streams.load(run_id)
             if run.status is Status.COMPENSATED:
-                if await self._streams.has_appended(run, (ActionReplayed(reason="already_compensated"),), actor):
+                if await self._streams.has_replayed(run, "already_compensated", actor):
                     return Outcome(run=await self._streams.load(run_id), result="already_compensated")
                 continue
             undoing = self._undoing_of(run)
@@ -97,6 +100,11 @@ class SingleActions:
             return run.compensation.action
         return compensation_of(action)
 
+    async def _refuse_erased(self, run: Run) -> Refusal | None:
+        """Refuse a run that would act, and of which what it asks for is gone."""
+        would_act = run.status in (Status.APPROVED, Status.OUTCOME_UNKNOWN) and run.compensation is None
+        return await self._grounds.refuse_erased(run) if would_act else None
+
     async def _look_before_effect(self, run: Run) -> Refusal | None:
         """Refuse, before any intent, what this program cannot or must not perform."""
         proposal = run.proposal
@@ -104,6 +112,9 @@ class SingleActions:
         action = self._actions.get(proposal.action)
         if action is None:
             return refuse_resume(run, "unknown_action", f"no action {proposal.action!r} is registered here")
+        unproved = await self._grounds.refusal_before_effect(run)
+        if unproved is not None:
+            return unproved
         effect = self._doing(run, proposal)
         if effect.is_unknown(run) and self._attempts.recourse(action, effect, run) == "unknown":
             return refuse_resume(run, "outcome_unknown", f"the effect of run {run.run_id!r} may have happened")
@@ -128,7 +139,9 @@ class SingleActions:
         assert proposal is not None, "a run that is approved has a proposal"
         effect = self._doing(run, proposal)
         make_call = partial(self._call, run, effect)
-        result = await self._attempts.make(run, effect, self._actions[proposal.action], make_call, actor)
+        action = self._actions[proposal.action]
+        prove = self._grounds.prover(action)
+        result = await self._attempts.make(run, effect, action, make_call, actor, prove=prove)
         return Outcome(run=await self._streams.load(run.run_id), result=result)
 
     async def _undo(self, run: Run, undoing: str, reason: str | None, actor: str | None) -> Outcome | Refusal:

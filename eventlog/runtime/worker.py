@@ -174,8 +174,10 @@ class Worker:
         except Refused as error:
             logger.warning("run_not_driven", run_id=run_id, code=error.code, why=str(error))
         except Exception as error:
-            self._try_later(run_id, error)
-            return
+            if not (isinstance(error, StoreUnavailable) and error.code == "subject_key_missing"):
+                self._try_later(run_id, error)
+                return
+            logger.warning("run_not_driven", run_id=run_id, code=error.code, why=str(error))
         self._pauses.pop(run_id, None)
 
     def _try_later(self, run_id: str, error: Exception) -> None:

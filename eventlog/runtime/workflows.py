@@ -13,7 +13,6 @@ from typing import Any, Final
 from eventlog.decide import Accepted, Refusal, cancel, check_run_id, refuse_resume, refuse_transition, require_run
 from eventlog.errors import InvalidInput, Refused, RunConflict, WrongExpectedVersion
 from eventlog.events import (
-    ActionReplayed,
     Owner,
     RunClaimed,
     RunEvent,
@@ -61,31 +60,41 @@ class Workflows:
 
     # ── starting ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, workflow: Workflow, run_id: str, args: Sequence[Any], actor: str | None) -> Run:
+    async def submit(
+        self, workflow: Workflow, run_id: str, args: Sequence[Any], actor: str | None, subject: str | None = None
+    ) -> Run:
         """Record the run; whoever resumes it, or a worker, drives it. Raises Refused(`run_exists`), InvalidInput."""
-        return await self._record(workflow, run_id, args, actor, None)
+        return await self._record(workflow, run_id, args, actor, None, subject)
 
-    async def start(self, workflow: Workflow, run_id: str, args: Sequence[Any], actor: str | None) -> Run:
+    async def start(
+        self, workflow: Workflow, run_id: str, args: Sequence[Any], actor: str | None, subject: str | None = None
+    ) -> Run:
         """Record the run and drive it until it ends or pauses."""
         owner = self._holder.claim()
         try:
-            run = await self._record(workflow, run_id, args, actor, owner)
+            run = await self._record(workflow, run_id, args, actor, owner, subject)
         except BaseException as error:
             self._holder.release(owner, is_settled=isinstance(error, Refused | InvalidInput))
             raise
         return await self._drive(workflow, run, owner, actor)
 
     async def _record(
-        self, workflow: Workflow, run_id: str, args: Sequence[Any], actor: str | None, owner: Owner | None
+        self,
+        workflow: Workflow,
+        run_id: str,
+        args: Sequence[Any],
+        actor: str | None,
+        owner: Owner | None,
+        subject: str | None,
     ) -> Run:
         self._require_registered(workflow)
         run = Run(run_id=check_run_id(run_id), root_run_id=run_id)
-        stored = await self._tools.keep(workflow.encode_input(args))
+        stored = await self._tools.keep(workflow.encode_input(args), run_id, is_sealed=subject is not None)
         events: list[RunEvent] = [first_checkpoint(workflow, stored)]
         if owner is not None:
             events.append(RunClaimed(epoch=2, owner=owner, deadline_us=self._deadline_us(run)))
         try:
-            return await self._streams.append_first(run, events, actor)
+            return await self._streams.append_first(run, events, actor, subject=subject)
         except WrongExpectedVersion:
             message = f"the run {run_id!r} exists already"
             raise Refused("run_exists", message, subject=run_id, run_id=run_id) from None
@@ -111,7 +120,7 @@ class Workflows:
             run, read = read if read is not None else await self._streams.load(run_id), None
             require_run(run)
             if run.status is Status.COMPLETED:
-                if await self._streams.has_appended(run, (ActionReplayed(reason="already_completed"),), actor):
+                if await self._streams.has_replayed(run, "already_completed", actor):
                     return await self._streams.load(run_id), "already_completed"
                 continue
             refusal = self._refusal(run)
@@ -159,12 +168,17 @@ class Workflows:
             drive.stop()
 
     async def value(self, run: Run) -> Any:
-        """Return what the workflow returned, of the type that it names; None if it has not."""
+        """Return what the workflow returned, of the type that it names; None if it has not, or that is erased."""
         progress: Progress | None = run.progress
         if progress is None or run.status is not Status.COMPLETED:
             return None
         workflow = self._tools.workflows.get(progress.definition.workflow)
-        return await self._tools.value(workflow.result if workflow is not None else codec_for(Any), progress.value)
+        try:
+            return await self._tools.value(workflow.result if workflow is not None else codec_for(Any), progress.value)
+        except InvalidInput:
+            if run.redacted is None:
+                raise
+            return None  # the null that stands for an erased value is not of the type that the workflow names
 
     def _refusal(self, run: Run) -> Refusal | None:
         """Say why this program may not drive the run, whatever it waits for; None if it may."""
@@ -179,6 +193,9 @@ class Workflows:
                 return refuse_resume(run, "approval_rejected", f"a request of run {run_id!r} was rejected")
             case Status.EXPIRED:
                 return refuse_resume(run, "approval_expired", f"nobody decided on a request of run {run_id!r} in time")
+        if run.redacted is not None:
+            message = f"run {run_id!r} cannot go on: what its steps have returned is not there ({run.redacted})"
+            return refuse_resume(run, "run_erased", message, detail=run.redacted)
         if workflow is None:
             return refuse_resume(run, "unknown_workflow", f"no workflow {name!r} is registered here", detail=name)
         difference = mismatch(progress.definition, workflow)
@@ -281,7 +298,7 @@ class Workflows:
 
     async def signal(self, run_id: str, name: str, payload: Any, actor: str | None) -> Run:
         """Send the run a signal, *durable* on return. Raises Refused(`unknown_run`, `cannot_signal`), InvalidInput."""
-        stored = await self._tools.store(codec_for(Any), payload)
+        stored = await self._tools.store(codec_for(Any), payload, check_run_id(run_id))
         received = SignalReceived(name=name, payload=stored.json, artifact=stored.artifact)
         for _ in range(MAX_REDECISIONS):
             run = await self._signalled.read(check_run_id(run_id))

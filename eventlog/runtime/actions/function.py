@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import inspect as python_inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from eventlog.errors import ActionFailed, InvalidInput
 from eventlog.plain import check_id
+from eventlog.runtime.actions.secrets import Revealed, Secrets
+from eventlog.runtime.attempts import described
+from eventlog.runtime.definitions import fingerprint_of
 from eventlog.runtime.effects import (
     Absent,
     Call,
@@ -26,12 +32,17 @@ Perform = Callable[[Call], Awaitable[Any]]
 Check = Callable[[Call], None]
 Inspect = Callable[[Call], Awaitable[Finding]]
 
+T = TypeVar("T")
+
 
 class FunctionAction:
     """An action whose effect is one call of an async function.
 
     What the function returns is stored as the result, unless it is a report (`Executed`, `Recovered`, `Conflicted`).
     It raises `ActionFailed` only if it can prove that nothing happened.
+
+    With `secrets` the function, and `inspect`, get arguments in which each `secret_ref` is replaced by its value; that
+    is taken out of whatever they return or raise. `check` is not given any value. Without, references stay as they are.
     """
 
     def __init__(
@@ -44,6 +55,7 @@ class FunctionAction:
         key_lifetime_s: float | None = None,
         request_life_s: float = 0.0,
         compensation: str | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         self.name: Final = check_id(name, "action", max_bytes=128)
         self.promise: Final = promise
@@ -52,10 +64,18 @@ class FunctionAction:
         self.compensation: Final = compensation
         self._function: Final = function
         self._check: Final = check
+        self._secrets: Final = secrets
         self.__doc__ = function.__doc__
 
+    @property
+    def definition(self) -> dict[str, str | None]:
+        """The code of the functions that it is made of, as digests."""
+        made_of = {"function": self._function, "check": self._check, "inspect": getattr(self, "_inspect", None)}
+        return {name: fingerprint_of(function) for name, function in made_of.items() if function is not None}
+
     def check(self, call: Call) -> None:
-        """Refuse what the given check refuses."""
+        """Refuse what the given check refuses, and secrets that are not known or not the ones that were meant."""
+        self._revealed(call)
         if self._check is None:
             return
         answer: object = self._check(call)
@@ -65,7 +85,7 @@ class FunctionAction:
 
     async def execute(self, call: Call) -> Report:
         """Call the function. Raises TypeError, which is an unknown outcome, if it returns what only `inspect` may."""
-        result = await self._function(call)
+        result = await self._called(self._function, call)
         if isinstance(result, Absent | Inconclusive):
             raise TypeError(f"the function returned {type(result).__name__}, which only `inspect` may")
         if isinstance(result, BaseException):
@@ -75,6 +95,22 @@ class FunctionAction:
     async def __call__(self, call: Call) -> Any:
         """Call the function itself, without any log: for its own tests."""
         return await self._function(call)
+
+    async def _called(self, function: Callable[[Call], Awaitable[Any]], call: Call) -> Any:
+        """Return what the function returns for the call with its secrets, or raise what it raises, without them."""
+        if self._secrets is None:
+            return await function(call)
+        revealed, with_secrets = self._revealed(call)
+        try:
+            return _taken_out(revealed, await function(with_secrets))
+        except Exception as error:
+            told = _told(revealed, error)
+        # Behind the handler, so that an error that shows a secret is no part of the one that is told.
+        raise told
+
+    def _revealed(self, call: Call) -> tuple[Revealed, Call]:
+        revealed = Revealed(self._secrets)
+        return revealed, call if self._secrets is None else replace(call, args=revealed.put_in(call.args))
 
 
 class _InspectableFunctionAction(FunctionAction):
@@ -86,7 +122,8 @@ class _InspectableFunctionAction(FunctionAction):
 
     async def inspect(self, call: Call) -> Finding:
         """Ask the receiver."""
-        return await self._inspect(call)
+        finding: Finding = await self._called(self._inspect, call)
+        return finding
 
 
 def action(
@@ -98,6 +135,7 @@ def action(
     key_lifetime_s: float | None = None,
     request_life_s: float = 0.0,
     compensation: str | None = None,
+    secrets: Secrets | None = None,
 ) -> Callable[[Perform], FunctionAction]:
     """Turn an async function of one `Call` into an action, called as the function if no name is given.
 
@@ -114,8 +152,10 @@ def action(
     return at once, and their thread goes on.
 
     Without a promise it is checkable if `inspect` is given, and else opaque, which is always true. The other arguments
-    are the members of `Action` with these names. Raises InvalidInput(`invalid_argument`) for an unknown promise, one
-    that a function cannot keep (checkable without `inspect`), an async `check`, and a function that is not async.
+    are the members of `Action` with these names; for `secrets` see `FunctionAction`.
+
+    Raises InvalidInput(`invalid_argument`) for an unknown promise, one that a function cannot keep (checkable without
+    `inspect`), an async `check`, and a function that is not async.
     """
     if name is not None and not isinstance(name, str):
         raise InvalidInput("invalid_argument", "write `@eventlog.action()`, with parentheses")
@@ -133,6 +173,7 @@ def action(
             "key_lifetime_s": key_lifetime_s,
             "request_life_s": request_life_s,
             "compensation": compensation,
+            "secrets": secrets,
         }
         return (
             FunctionAction(function, **rest)
@@ -141,6 +182,28 @@ def action(
         )
 
     return decorate
+
+
+def _taken_out(revealed: Revealed, result: Any) -> Any:
+    """Return what a function returned, a report too, without any secret."""
+    if isinstance(result, Executed | Recovered | Conflicted | Inconclusive):
+        fields = {name: revealed.take_out_of(getattr(result, name)) for name in result.__struct_fields__}
+        return msgspec.structs.replace(result, **fields)
+    return revealed.take_out_of(result)
+
+
+def _told(revealed: Revealed, error: Exception) -> Exception:
+    """Return the error, or one without the secret that its text shows."""
+    if isinstance(error, ActionFailed):
+        details = {name: revealed.take_out_of(value) for name, value in error.details.items()}
+        text = revealed.take_out_of_text(str(error))
+        if text == str(error) and details == error.details:
+            return error
+        code = revealed.take_out_of_text(str(error.code))
+        return ActionFailed(code, text, is_final=error.is_final, covers_earlier=error.covers_earlier, **details)
+    said = described(error)
+    text = revealed.take_out_of_text(said)
+    return error if text == said else RuntimeError(text)
 
 
 def _kept_promise(promise: Promise | str | None, inspect: Inspect | None) -> Promise:

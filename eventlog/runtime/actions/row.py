@@ -34,6 +34,7 @@ from eventlog.runtime.actions.log_files import belongs_to_log
 from eventlog.runtime.actions.threads import run_to_the_end
 from eventlog.runtime.effects import Call, Conflicted, Executed, Promise, Recovered, Report
 from eventlog.runtime.failpoints import EFFECT_INSIDE
+from eventlog.runtime.run_streams import printable
 
 __all__ = ["InsertRow", "RecordRow"]
 
@@ -56,6 +57,11 @@ class RecordRow:
         self.name: Final = name
         self._table: Final = _checked_name(table, "table")
         self._key_column: Final = None if key_column is None else _checked_name(key_column, "column")
+
+    @property
+    def definition(self) -> dict[str, str | None]:
+        """The table, and the column of the op_key."""
+        return {"table": self._table, "key_column": self._key_column}
 
     def check(self, call: Call) -> None:
         """Refuse another target than the table, and arguments that are no row."""
@@ -100,6 +106,11 @@ class InsertRow:
         self._table: Final = _checked_name(table, "table")
         self._key_column: Final = _checked_name(key_column, "column")
         self._busy_timeout_s: Final = busy_timeout_s
+
+    @property
+    def definition(self) -> dict[str, str]:
+        """The database, the table, and the column of the op_key."""
+        return {"path": printable(self._path), "table": self._table, "key_column": self._key_column}
 
     def check(self, call: Call) -> None:
         """Refuse another target than the table, arguments that are no row, and the log's own database."""

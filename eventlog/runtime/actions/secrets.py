@@ -4,45 +4,121 @@ In a proposal a secret is named and not given. `secret_ref("API_TOKEN", prefix="
 
     {"$secret": "API_TOKEN", "prefix": "Bearer "}
 
-and that is what is hashed, approved and stored. The value is put in its place at the moment of the call, and taken out
-of everything that comes back: a receiver may echo what it was sent, and the text of an error may quote it.
+and that is what is hashed, approved and stored; `SecretRef` is the same as a value with a type, for a registered event.
+The value is put in its place at the moment of the call, and taken out of everything that comes back: a receiver may
+echo what it was sent, and the text of an error may quote it.
 
 What is taken out: the value itself, as JSON, HTML, a URL, Python or base64 spell it, and the beginning of it where the
-end was cut off. What a receiver derives from it in another way, a hash or an encryption, is not recognised.
+end was cut off. What a receiver derives from it in another way, a hash or an encryption, is not recognised. A number is
+taken out where it is spelled with four characters or more; a shorter one, and a bool, are no text that could be told
+from others.
+
+With `KeyedSecrets` a reference also says which value it means, by a fingerprint:
+
+    {"$secret": "API_TOKEN", "fingerprint": "<32 hex digits>"}
+
+which is HMAC-SHA256 with the fingerprint key of `eventlog/secret/v1` 0x00 and the value's JSON, cut to 16 bytes. Where
+two are equal the same value is meant; nobody can guess it without the key, which is in no log. If the secret of that
+name is another one by the time of the call, nothing is sent (`secret_changed`).
 """
 
 from __future__ import annotations
 
+import hmac
 import html
 import json
+import math
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
-from eventlog.errors import ActionFailed
+import msgspec
+
+from eventlog.errors import ActionFailed, InvalidInput
 from eventlog.plain import is_utf8
+from eventlog.scanning import MASK
 
-__all__ = ["MARK", "Revealed", "Secrets", "secret_ref"]
+__all__ = ["MARK", "KeyedSecrets", "Revealed", "Secret", "SecretRef", "Secrets", "secret_ref"]
 
-Secrets = Mapping[str, str] | Callable[[str], str | None]
+Secret = str | int | float | bool
+
+Secrets = Mapping[str, str] | Mapping[str, Secret] | Callable[[str], Secret | None]
 """Values by name. A name that is not known is missing from the mapping; a function returns None or raises LookupError.
 
 A function is called on the event loop, at every check and every attempt.
 """
 
-MARK: Final = "***"
+MARK: Final = MASK
 """What stands where a secret was taken out."""
 
 _KEY: Final = "$secret"
 _PREFIX: Final = "prefix"
+_FINGERPRINT: Final = "fingerprint"
+_LABEL: Final = b"eventlog/secret/v1\0"
+_FINGERPRINT_SIZE: Final = 16
+_MIN_KEY: Final = 16
+_MIN_NUMBER: Final = 4
 _MIN_BASE64: Final = 8
 """Shorter pieces of base64 could stand in a text by chance."""
 
 
 def secret_ref(name: str, *, prefix: str = "") -> dict[str, str]:
-    """Return plain data that stands for `prefix` and the secret called `name`, in a header or anywhere in the JSON."""
-    return {_KEY: name, _PREFIX: prefix} if prefix else {_KEY: name}
+    """Return plain data that stands for `prefix` and the secret called `name`, in a header or anywhere in the JSON.
+
+    Without a prefix the secret may be a number or a bool, in JSON. `HttpRequest(…, secrets=…)` puts the value in its
+    place at the call; an action of your own is given what stands here, and looks the name up itself.
+    """
+    return SecretRef(name, prefix).to_plain()
+
+
+class SecretRef(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    rename={"name": _KEY},
+):
+    """Stands for `prefix` and the secret called `name`; in JSON it is what `secret_ref` returns."""
+
+    name: str
+    prefix: str = ""
+    fingerprint: str = ""
+
+    def to_plain(self) -> dict[str, str]:
+        """Return it as plain data, for the arguments of a proposal."""
+        plain: dict[str, str] = msgspec.to_builtins(self)
+        return plain
+
+
+class KeyedSecrets:
+    """Secrets whose references say which value they mean. It is given to actions as any other `Secrets`.
+
+    `fingerprint_key` is 16 bytes or more that nobody can guess; the same wherever references are made and resolved, and
+    kept as long as they are to be compared. Raises InvalidInput(`invalid_argument`) for a shorter one.
+    """
+
+    def __init__(self, secrets: Secrets, *, fingerprint_key: bytes) -> None:
+        if type(fingerprint_key) is not bytes or len(fingerprint_key) < _MIN_KEY:
+            raise InvalidInput("invalid_argument", f"a fingerprint key is {_MIN_KEY} bytes or more")
+        self._secrets: Final = secrets
+        self._key: Final = fingerprint_key
+
+    def __call__(self, name: str) -> Any:
+        """Return the secret called `name`, None if it is not known."""
+        return self._secrets(name) if callable(self._secrets) else self._secrets.get(name)
+
+    def ref(self, name: str, *, prefix: str = "") -> dict[str, str]:
+        """Return plain data that stands for the secret as it is now. Raises InvalidInput(`secret_unknown`)."""
+        value, why = _answer(self, name)
+        if value is None:
+            raise InvalidInput("secret_unknown", f"the secret {name!r:.80} {why}")
+        return SecretRef(name, prefix, self.fingerprint_of(value)).to_plain()
+
+    def fingerprint_of(self, value: Secret) -> str:
+        """Return the fingerprint of a value, 32 hex digits."""
+        return hmac.digest(self._key, _LABEL + msgspec.json.encode(value), sha256)[:_FINGERPRINT_SIZE].hex()
 
 
 class Revealed:
@@ -51,16 +127,17 @@ class Revealed:
     def __init__(self, secrets: Secrets | None) -> None:
         self._secrets: Final = secrets
         self._forms: list[bytes] = []
+        self._is_empty = True
 
     @property
     def is_empty(self) -> bool:
         """Whether no secret was put in."""
-        return not self._forms
+        return self._is_empty
 
     def put_in(self, value: Any) -> Any:
         """Return plain data with each reference replaced by what it stands for.
 
-        Raises ActionFailed: `invalid_arguments` for a reference that is malformed, `secret_unknown`.
+        Raises ActionFailed: `invalid_arguments` for a reference that is malformed, `secret_unknown`, `secret_changed`.
         """
         match value:
             case dict() if _KEY in value:
@@ -82,16 +159,50 @@ class Revealed:
         """Return the text without any secret that was put in."""
         return self.take_out(text.encode(errors="replace")).decode(errors="replace")
 
-    def _value_of(self, reference: dict[str, Any]) -> str:
-        name, prefix = reference[_KEY], reference.get(_PREFIX, "")
-        if not (reference.keys() <= {_KEY, _PREFIX} and isinstance(name, str) and isinstance(prefix, str)):
-            raise ActionFailed("invalid_arguments", 'a secret is named as {"$secret": NAME, "prefix": TEXT}')
-        value = self._look_up(name)
+    def take_out_of(self, value: Any) -> Any:
+        """Return plain data without any secret that was put in, in keys or in values."""
+        match value:
+            case str():
+                return self.take_out_of_text(value) if is_utf8(value) else value
+            case int() | float() if not isinstance(value, bool):
+                text = str(value)
+                return value if self.take_out_of_text(text) == text else MARK
+            case dict():
+                return {self.take_out_of(key): self.take_out_of(each) for key, each in value.items()}
+            case list() | tuple():
+                return [self.take_out_of(each) for each in value]
+            case _:
+                return value
+
+    def _value_of(self, reference: dict[str, Any]) -> Secret:
+        try:
+            ref = msgspec.convert(reference, SecretRef)
+        except msgspec.ValidationError:
+            why = 'a secret is named as {"$secret": NAME, "prefix": TEXT}'
+            raise ActionFailed("invalid_arguments", why) from None
+        value = self._look_up(ref.name)
+        self._require_meant(ref, value)
+        if ref.prefix and not isinstance(value, str):
+            raise ActionFailed("invalid_arguments", f"the secret {ref.name!r:.80} is no text, and takes no prefix")
+        self._is_empty = False
         # The longest first: a shorter form may be a part of a longer one.
         self._forms = sorted({*self._forms, *_forms_of(value)}, key=lambda form: (-len(form), form))
-        return prefix + value
+        return ref.prefix + value if isinstance(value, str) else value
 
-    def _look_up(self, name: str) -> str:
+    def _require_meant(self, ref: SecretRef, value: Secret) -> None:
+        """Raise ActionFailed if the reference says that it means another value."""
+        if not ref.fingerprint:
+            return
+        if not isinstance(self._secrets, KeyedSecrets):
+            why = (
+                f"the secret {ref.name!r:.80} has a fingerprint, and this action has no key to compare it: KeyedSecrets"
+            )
+            raise ActionFailed("invalid_arguments", why)
+        if not hmac.compare_digest(self._secrets.fingerprint_of(value).encode(), ref.fingerprint.encode()):
+            why = f"the secret {ref.name!r:.80} is another one than this was proposed with; nothing was sent"
+            raise ActionFailed("secret_changed", why, secret=ref.name[:80])
+
+    def _look_up(self, name: str) -> Secret:
         value, why = _answer(self._secrets, name)
         if value is None:
             raise ActionFailed("secret_unknown", f"the secret {name!r:.80} {why}; nothing was sent", secret=name[:80])
@@ -106,7 +217,7 @@ class Revealed:
         return data[: len(data) - longest]
 
 
-def _answer(secrets: Secrets | None, name: str) -> tuple[str | None, str]:
+def _answer(secrets: Secrets | None, name: str) -> tuple[Secret | None, str]:
     """Return the secret, or None and why there is none. No error goes on from here: its text could be the secret."""
     if secrets is None:
         return None, "is not known: this action was given no secrets"
@@ -119,13 +230,22 @@ def _answer(secrets: Secrets | None, name: str) -> tuple[str | None, str]:
         return None, f"could not be looked up ({type(error).__name__})"
     if value is None:
         return None, "is not known to this action"
+    if type(value) in (bool, int) or (type(value) is float and math.isfinite(value)):
+        return value, ""
     if not isinstance(value, str) or not value or not is_utf8(value):
         return None, "is empty or no text"
     return value, ""
 
 
-def _forms_of(secret: str) -> set[bytes]:
+def _forms_of(value: Secret) -> set[bytes]:
     """Return how a receiver or an error may spell the secret."""
+    if isinstance(value, str):
+        return _forms_of_text(value)
+    spellings = set() if isinstance(value, bool) else {str(value), msgspec.json.encode(value).decode()}
+    return {text.encode() for text in spellings if len(text) >= _MIN_NUMBER}
+
+
+def _forms_of_text(secret: str) -> set[bytes]:
     in_url = {quote(secret, safe=""), quote(secret), quote_plus(secret)}
     in_json = _in_json(secret)
     texts = {

@@ -72,6 +72,11 @@ class WriteFile:
         self._root: Final = None if root is None else os.path.abspath(os.fsencode(root))
         self._shows_content: Final = shows_content
 
+    @property
+    def definition(self) -> dict[str, str | None]:
+        """The folder that it may write below."""
+        return {"root": None if self._root is None else os.fsdecode(self._root).encode(errors="replace").decode()}
+
     def check(self, call: Call) -> None:
         """Refuse arguments other than exactly `{"content": text}`, and a path that is no file, or not certain which.
 

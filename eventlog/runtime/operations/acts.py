@@ -28,12 +28,16 @@ from eventlog.runtime.calls import call_of, failed_check
 from eventlog.runtime.detached import detached
 from eventlog.runtime.drive import Asked, Drive
 from eventlog.runtime.effect_events import Doing
+from eventlog.runtime.effect_grounds import Versions
 from eventlog.runtime.run_streams import of_step, printable
 from eventlog.runtime.session import RequestStreams
 
 __all__ = ["act"]
 
 _CONFLICTS: Final = ("output_conflict", "idempotency_conflict")
+_HEAD_NOT_SIGNED: Final = "head_not_signed"
+_UNTOLD: Final = (_HEAD_NOT_SIGNED, "approval_lost")
+"""What says nothing of the effect and nothing to the workflow: the run stops, and tries again when it is resumed."""
 
 
 async def act(drive: Drive, asked: Asked, action: str, args: dict[str, Any], output: str) -> Any:
@@ -72,7 +76,10 @@ async def _ask(drive: Drive, asked: Asked, proposal: Proposal) -> None:
     await drive.before_new()
     with drive.working():
         await drive.accept(asked)
-        terms = drive.tools.policies.terms(proposal, drive.session.now_us())
+        # An end is counted from when the request is recorded: not before the last event of the log.
+        may_expire = drive.tools.policies.may_expire(proposal.action)
+        floor_us = (await drive.tools.log.head()).recorded_at_us if may_expire else 0
+        terms = drive.tools.policies.terms(proposal, max(drive.session.now_us(), floor_us))
         request_id = f"approval:{drive.run.run_id}:{asked.key}"
         events = ask(request_id, proposal, drive.tools.folder(), terms, step=asked.key, group=asked.group)
         await drive.session.add(*of_step(Run(run_id=drive.run.run_id, step=asked.key), events))
@@ -125,7 +132,9 @@ def _told(drive: Drive, asked: Asked, request: Run) -> EventLogError | None:
         case Status.FAILED if request.failure is not None:
             return _failed(run_id, asked, request.failure, is_final=True)
     failure = drive.progress.failures.get(asked.key)
-    return _failed(run_id, asked, failure, is_final=False) if failure is not None else None
+    if failure is None or failure.code in _UNTOLD:
+        return None
+    return _failed(run_id, asked, failure, is_final=False)
 
 
 def _failed(run_id: str, asked: Asked, failure: Failure, *, is_final: bool) -> EventLogError:
@@ -176,28 +185,43 @@ async def _perform_or_wait(drive: Drive, asked: Asked, request: Run) -> None:
     if await _is_refused(drive, asked, request, effect, action):
         return
     asked_for = partial(call_of, request, effect, drive.tools.log, drive.tools.reach)
-    make = partial(attempts.make, request, effect, action, asked_for, drive.tools.actor, holder=drive.session.owner)
+    tools, holder = drive.tools, drive.session.owner
+    prove = tools.grounds.prover(action, _evidence(drive, asked.key))
+    make = partial(attempts.make, request, effect, action, asked_for, tools.actor, holder=holder, prove=prove)
     with drive.working():
+        stopped: Refused | None = None
         try:
             await drive.effect(asked, make)
-        except (ActionConflict, ActionFailed, OutcomeUnknown):
-            pass  # it is in the log, and is read from there
+        except (ActionConflict, ActionFailed, OutcomeUnknown) as error:
+            # it is in the log, and is read from there
+            stopped = error if isinstance(error, ActionFailed) and error.code == _HEAD_NOT_SIGNED else None
+        except Refused as error:
+            stopped = error  # the approvals of the request do not count any more
         except RunConflict:
             if drive.is_cancelled:
                 raise
             # others have changed the request before the effect began: look again
+    if stopped is not None:
+        raise drive.halt(stopped)
     now = request_of(drive.run, asked.key)
     if now is not None and effect.is_unknown(now):
         await drive.block(waiting)  # asked or tried once: again when something has come, or the run is resumed
 
 
 async def _require_frozen(drive: Drive, request: Run) -> None:
-    """Stop the run if what would run now is not the request and the proposal that were approved."""
+    """Stop the run if what would run now is not the request and the proposal that were approved, as it was approved."""
     decision = compare_frozen(request, None)
+    if not isinstance(decision, Refusal):
+        decision = await drive.tools.grounds.refusal_before_effect(request) or decision
     if isinstance(decision, Refusal):
         with drive.working():
             await _append(drive, request, (decision.event,))
         raise drive.halt(decision.error)
+
+
+def _evidence(drive: Drive, key: str) -> Versions:
+    """Return what gives the versions of the proposal and the decisions of a request, as they are when it is asked."""
+    return lambda: drive.progress.evidence.get(key, ())
 
 
 async def _is_refused(drive: Drive, asked: Asked, request: Run, effect: Doing, action: AnyAction) -> bool:
@@ -222,7 +246,14 @@ async def _is_refused(drive: Drive, asked: Asked, request: Run, effect: Doing, a
 def _attempts(drive: Drive) -> Attempts:
     tools = drive.tools
     streams = RequestStreams(drive.session, tools.log, tools.reach)
-    return Attempts(streams, tools.clock, tools.reach, place=tools.log.place, lease_s=tools.lease_s)
+    return Attempts(
+        streams,
+        tools.clock,
+        tools.reach,
+        place=tools.log.place,
+        lease_s=tools.lease_s,
+        sign_head=tools.log.sign_head,
+    )
 
 
 def _unknown_action(run: Run, action: str) -> Refused:

@@ -69,7 +69,7 @@ async def _started(
     with drive.working():
         await drive.accept(asked)
         child_id = check_run_id(run_id if run_id is not None else f"{drive.run.run_id}/{asked.key}")
-        stored = await drive.tools.keep(workflow.encode_input(args))
+        stored = await drive.tools.keep(workflow.encode_input(args), drive.run.run_id)
         started = ChildStarted(
             key=asked.key,
             child_run_id=child_id,
@@ -85,7 +85,8 @@ async def _started(
             )
             first = first_checkpoint(workflow, stored, parent)
             event = NewEvent("checkpoint_saved", first, causation_id=events[-1].event_id)
-            return [Append(run_stream(child_id), [event], Expect.no_stream())]
+            own = run_stream(run.run_id)
+            return [Append(run_stream(child_id), [event], Expect.no_stream(), subject_of=own)]
 
         try:
             if child_id == drive.run.run_id:

@@ -162,6 +162,7 @@ async def _attempt(drive: Drive, asked: Asked, call: _Call) -> tuple[Any] | None
     try:
         value = await call.make(asked.key)
         json, value = drive.tools.encoded_and_read(call.codec, value)
+        await drive.tools.require_room(json, drive.run.run_id)
     except (Exception, asyncio.CancelledError) as error:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -171,17 +172,22 @@ async def _attempt(drive: Drive, asked: Asked, call: _Call) -> tuple[Any] | None
         due_us = None if delay_s is None else drive.session.now_us() + round(delay_s * _MICRO)
         await _record_failure(drive, asked, call, attempt, failure, due_us)
         return None
-    stored = await drive.tools.keep(json)  # what keeps it from being stored is no failure of the step
-    completed = StepCompleted(
-        name=asked.name,
-        key=asked.key,
-        output=stored.json,
-        artifact=stored.artifact,
-        attempt=attempt,
-        input=call.input,
-        group=asked.group,
-    )
-    await drive.session.add_result(completed)
+    try:
+        stored = await drive.tools.keep(json, drive.run.run_id)  # a store that cannot keep it is no failure of the step
+        completed = StepCompleted(
+            name=asked.name,
+            key=asked.key,
+            output=stored.json,
+            artifact=stored.artifact,
+            attempt=attempt,
+            input=call.input,
+            group=asked.group,
+        )
+        await drive.session.add_result(completed)
+    except InvalidInput as error:  # a secret in it: the step was done, and is not done again to find the same
+        failure = failure_of(error, "step_failed", keeps_traceback=drive.tools.keeps_tracebacks)
+        await _record_failure(drive, asked, call, attempt, failure, None)
+        return None
     return (value,)
 
 

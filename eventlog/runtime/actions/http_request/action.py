@@ -113,6 +113,12 @@ class HttpRequest:
         _require_httpx()
         self._ssl_context = ssl_context
 
+    @property
+    def definition(self) -> dict[str, Any]:
+        """Where it may send to."""
+        allows = None if self._allows is None else [url.text for url in self._allows]
+        return {"allows": allows, "follows_redirects": self._follows_redirects}
+
     def check(self, call: Call) -> None:
         """Refuse what must not be sent, or could not be: arguments, a URL that is not allowed, an unknown secret."""
         self._prepared(call)
