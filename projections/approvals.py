@@ -15,9 +15,10 @@ A revocation makes a request `waiting` again. `wanted` is what a person is wante
 NULL for nothing. `expires_at_us` may have passed: that nobody decided in time is a fact once an event says so.
 
 `step` is the step key, empty in a run of one action; `args` is canonical JSON text, whole; `roles` a JSON list, NULL
-for anybody; `required` and `given` are numbers of approvals. `decided_by` is NULL where a rule decided (`actor_source`
-is `policy`). The workflow of a run, and the run that started it, are in its row of `runs`: no event of a request names
-them, and `projections.inbox` puts both together.
+for anybody; `required` and `given` are numbers of approvals, `required_level` is the least that each has to be. `level`
+is what the log says of the one that decided; whether that holds is said by `eventlog verify`. `decided_by` is NULL
+where a rule decided (`actor_source` is `policy`). The workflow of a run, and the run that started it, are in its row of
+`runs`: no event of a request names them, and `projections.inbox` puts both together.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "given": "INTEGER NOT NULL",
     "roles": "TEXT",
     "separation_of_duties": "INTEGER NOT NULL",
+    "required_level": "INTEGER NOT NULL",
     "rule_failed": "TEXT",
     "expires_at_us": "INTEGER",
     "supersedes": "TEXT",
@@ -79,6 +81,7 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "decided_at_us": "INTEGER",
     "decided_by": "TEXT",
     "actor_source": "TEXT",
+    "level": "INTEGER",
     "decision": "TEXT",
     "reason": "TEXT",
 }
@@ -92,6 +95,7 @@ _UNDECIDED: Final[Mapping[str, Any]] = {
     "decided_at_us": None,
     "decided_by": None,
     "actor_source": None,
+    "level": None,
     "decision": None,
     "reason": None,
 }
@@ -106,6 +110,7 @@ class ApprovalsProjection(GroupProjection):
     """
 
     name = "approvals"
+    revision = 2
     columns = _COLUMNS
     key_columns = 3
     group_columns = 2
@@ -184,6 +189,7 @@ def _asked(rows: Mapping[Key, Row], recorded: ViewEvent, superseded: str | None)
         "required": policy.required,
         "roles": msgspec.json.encode(policy.roles).decode() if policy.roles else None,
         "separation_of_duties": int(policy.separation_of_duties),
+        "required_level": policy.level,
         "rule_failed": event.rule_failed,
         "expires_at_us": event.expires_at_us,
         "supersedes": superseded,
@@ -231,6 +237,7 @@ def _voted(row: Row, vote: ApprovalRecorded, recorded: ViewEvent) -> Row:
         "decided_at_us": recorded.recorded_at_us,
         "decided_by": None if vote.actor_source == "policy" else recorded.actor,
         "actor_source": vote.actor_source,
+        "level": vote.level,
         "decision": vote.decision,
         "reason": vote.reason,
     }

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Final
 
 from eventlog.codec import Registry
-from eventlog.errors import EventTypeUnknown, InvalidInput
-from eventlog.log import RecordedEvent
+from eventlog.errors import EventTypeUnknown, InvalidInput, StoreUnavailable
+from eventlog.log import RecordedEvent, Redacted
 from eventlog.views import Selection, ViewEvent, as_view_event
 from projections.folding import Cache, fold_events
 from projections.projection import Key, Projection, Row
@@ -90,8 +90,14 @@ class MemoryView:
 def narrowed(event: RecordedEvent, selection: Selection, registry: Registry) -> list[ViewEvent]:
     """Return the event as a projection sees it, decoded as a view in SQLite decodes it; nothing for a retired one.
 
-    Raises EventTypeUnknown for a schema version that is newer than the one registered here, InvalidInput.
+    Nothing either for one of which nothing is left. Raises EventTypeUnknown for a schema version that is newer than the
+    one registered here, StoreUnavailable(`subject_key_missing`) for what only cannot be read here, InvalidInput.
     """
+    if event.redacted == "key_missing":
+        message = f"position {event.position} of stream {event.stream!r} is encrypted, and its key is not here"
+        raise StoreUnavailable("subject_key_missing", message, position=event.position, stream=event.stream)
+    if isinstance(event.data, Redacted):
+        return []
     reading = registry.reading(event.stored_type or event.type, event.schema_version, selection.shapes)
     if reading.is_retired:
         return []

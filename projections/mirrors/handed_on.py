@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from eventlog.codec import Registry
+from eventlog.heads import SignedHead
 from eventlog.log import (
     Artifacts,
     CheckedPage,
@@ -21,10 +22,13 @@ from eventlog.log import (
     RecordedEvent,
     RunLog,
     Snapshot,
+    StoredEntry,
     StreamSlice,
     TransactionalLog,
 )
+from eventlog.merkle import TreeHead
 from eventlog.plain import Limits
+from eventlog.scanning import Scanner
 from eventlog.views import Selection, ViewBuild
 
 __all__ = ["DatabaseHandedOn", "DatabaseLog", "DatabaseRunLog", "HandedOn"]
@@ -51,7 +55,7 @@ class DatabaseLog(TransactionalLog, Protocol):
     def next_commit(self) -> Callable[[float], Awaitable[None]]:
         """Return what waits for a commit."""
 
-    def scan_of(self, selection: Selection) -> Any:
+    def scan_of(self, selection: Selection, *, schema: str = "") -> Any:
         """Return what reads events for views."""
 
     def tells_builds(self, on_build: Callable[[ViewBuild], None]) -> None:
@@ -95,6 +99,15 @@ class HandedOn:
         """The large values that events name. They have no mirror."""
         return self.log.artifacts
 
+    @property
+    def scanner(self) -> Scanner | None:
+        """What looks for secrets in all that is appended."""
+        return self.log.scanner
+
+    async def is_sealed(self, stream: str) -> bool:
+        """Say whether the bodies of the stream are encrypted."""
+        return await self.log.is_sealed(stream)
+
     async def health(self) -> Health:
         """Return the state of the store."""
         return await self.log.health()
@@ -102,6 +115,42 @@ class HandedOn:
     async def head(self) -> Head:
         """Return the end of the log."""
         return await self.log.head()
+
+    async def sign_head(self) -> SignedHead | None:
+        """Make sure that everything that is committed by now is under a signed head."""
+        return await self.log.sign_head()
+
+    async def tree_head(self, size: int | None = None) -> TreeHead:
+        """Return size and root of the tree of the first `size` events."""
+        return await self.log.tree_head(size)
+
+    async def tree_state(self) -> tuple[int, bytes]:
+        """Return the size and the frontier of the tree as they are stored."""
+        return await self.log.tree_state()
+
+    async def read_tiles(self, level: int, first: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return up to `limit` stored tiles of a level from the number `first` on."""
+        return await self.log.read_tiles(level, first, limit)
+
+    async def prove_inclusion(self, position: int, size: int) -> list[bytes]:
+        """Return the proof that the event at `position` is in the tree of `size`."""
+        return await self.log.prove_inclusion(position, size)
+
+    async def prove_consistency(self, old_size: int, size: int) -> list[bytes]:
+        """Return the proof that the tree of `size` begins with that of `old_size`."""
+        return await self.log.prove_consistency(old_size, size)
+
+    async def signed_heads(self, *, after: int = 0, limit: int | None = None) -> list[SignedHead]:
+        """Return the signed heads that are kept with the log."""
+        return await self.log.signed_heads(after=after, limit=limit)
+
+    async def log_ids(self) -> list[tuple[int, bytes]]:
+        """Return (first_position, log_id) of each incarnation of the log."""
+        return await self.log.log_ids()
+
+    def read_entries(self, stream: str | None = None, *, after: int = 0) -> AsyncGenerator[StoredEntry, None]:
+        """Give the entries of a stream or of the whole log."""
+        return self.log.read_entries(stream, after=after)
 
     async def find(self, event_id: bytes) -> RecordedEvent | None:
         """Return the event with this id, or None."""
@@ -224,9 +273,9 @@ class DatabaseHandedOn(HandedOn):
         waits: Callable[[float], Awaitable[None]] = self._inner.next_commit()
         return waits
 
-    def scan_of(self, selection: Selection) -> Any:
+    def scan_of(self, selection: Selection, *, schema: str = "") -> Any:
         """Return what reads the events of a selection through a connection."""
-        return self._inner.scan_of(selection)
+        return self._inner.scan_of(selection, schema=schema)
 
     async def check_file(self) -> list[Problem]:
         """Return damage that no hash of an event covers: of pages and indexes, and of the triggers on the tables."""

@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, Self, overload
 
-from eventlog.errors import CommitOutcomeUnknown, EventLogError, MirrorBehind, Misuse, StoreUnavailable
+from eventlog.errors import CommitOutcomeUnknown, EventLogError, InvalidInput, MirrorBehind, Misuse, StoreUnavailable
 from eventlog.log import Append, AppendResult, Expect, NewEvent, RunLog, TransactionalLog
 from projections.mirrors.begun import begun_in, tells_of_the_past
 from projections.mirrors.evidence import Begun
@@ -158,10 +158,15 @@ class MirroredLog(HandedOn):
         actor: str | None = None,
         correlation_id: str | None = None,
         causation_id: bytes | None = None,
+        subject: str | None = None,
     ) -> AppendResult:
-        """Append events to one stream; *durable* on return, in the log and in its mirror. Raises MirrorBehind."""
+        """Append events to one stream; *durable* on return, in the log and in its mirror. Raises MirrorBehind.
+
+        Raises InvalidInput(`invalid_argument`) for a subject of a stream that has a mirror: that holds it in clear.
+        """
 
         async def append() -> list[AppendResult]:
+            await self._refuse_subjects([Append(stream, events, expect, subject)])
             return [
                 await self.log.append(
                     stream,
@@ -170,6 +175,7 @@ class MirroredLog(HandedOn):
                     actor=actor,
                     correlation_id=correlation_id,
                     causation_id=causation_id,
+                    subject=subject,
                 )
             ]
 
@@ -187,6 +193,7 @@ class MirroredLog(HandedOn):
         """Append to several streams as one; *durable* on return, in the log and in all mirrors. Raises MirrorBehind."""
 
         async def append() -> list[AppendResult]:
+            await self._refuse_subjects(appends)
             return await self.log.append_many(
                 appends, checks=checks, actor=actor, correlation_id=correlation_id, causation_id=causation_id
             )
@@ -201,17 +208,40 @@ class MirroredLog(HandedOn):
         actor: str | None = None,
         correlation_id: str | None = None,
         causation_id: bytes | None = None,
+        before_us: int | None = None,
     ) -> list[AppendResult]:
         """The engine's own door. A mirror that falls behind is remembered, not raised."""
 
         async def append() -> list[AppendResult]:
+            await self._refuse_subjects(appends)
             return await self.log.append_reserved(
-                appends, checks=checks, actor=actor, correlation_id=correlation_id, causation_id=causation_id
+                appends,
+                checks=checks,
+                actor=actor,
+                correlation_id=correlation_id,
+                causation_id=causation_id,
+                before_us=before_us,
             )
 
         begun = begun_in(appends, self._mirror.wants)
         results, _ = await self._through(append, begun, must_go_on=bool(begun) and tells_of_the_past(appends))
         return results
+
+    async def _refuse_subjects(self, appends: Sequence[Append]) -> None:
+        """Refuse what would be encrypted in the log and in clear in its mirror."""
+        for append in appends:
+            if type(append) is not Append or type(append.stream) is not str or not self._mirror.wants(append.stream):
+                continue  # whatever is wrong with it, the append itself says
+            is_named = append.subject is not None or append.subject_of is not None
+            if is_named or await self._is_sealed(append.stream):
+                message = f"the stream {append.stream!r} has a mirror, which would hold in clear what is encrypted here"
+                raise InvalidInput("invalid_argument", message, path="$.subject")
+
+    async def _is_sealed(self, stream: str) -> bool:
+        try:
+            return await self.log.is_sealed(stream)
+        except (InvalidInput, StoreUnavailable, Misuse):
+            return False  # whatever is wrong with the stream, or the log, the append itself says
 
     async def _told(self, append: _Append, begun: Sequence[Begun]) -> list[AppendResult]:
         results, error = await self._through(append, begun)

@@ -12,6 +12,7 @@ from projections.sqlite_views.database import ViewDatabase, ViewFile, ViewStore
 from projections.sqlite_views.following import Follower
 from projections.sqlite_views.inbox import inbox, inbox_size
 from projections.sqlite_views.ranges import rebuild_in_ranges
+from projections.sqlite_views.rebuildable import RebuildableViews
 from projections.sqlite_views.rebuilding import BuildProgress, Rebuilt, drop_old_view, rebuild_view
 from projections.sqlite_views.runs_table import RunsTable, runs_view
 from projections.sqlite_views.table import SqliteView
@@ -22,6 +23,7 @@ __all__ = [
     "Comparison",
     "Difference",
     "Follower",
+    "RebuildableViews",
     "Rebuilt",
     "RunsTable",
     "SqliteView",

@@ -19,7 +19,6 @@ import msgspec
 from eventlog.errors import EventLogError
 from eventlog.stores.sqlite.connection import Settings, Worker, connect
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
-from eventlog.stores.sqlite.scan import Scan
 from eventlog.stores.sqlite.schema import CREATE_VIEWS
 from eventlog.stores.sqlite.view_registry import ENTRY_COLUMNS, add_entry, as_entry, table_name
 from eventlog.views import ViewEntry, ViewProblem
@@ -101,7 +100,7 @@ class _Fresh:
         self._view: Final = view
         self._place: Final = place
         self._stored: Final = LOG_SCHEMA if place is None else _VIEWS_SCHEMA
-        self._scan: Final = Scan(view.selection, log.registry, schema=LOG_SCHEMA)
+        self._scan: Final = log.scan_of(view.selection, schema=LOG_SCHEMA)
         self._cache: Final[Cache] = {}
         self._position = 0
 

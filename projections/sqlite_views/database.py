@@ -43,7 +43,7 @@ class ViewDatabase(Protocol):
     def place(self) -> str:
         """The path of the database, beside which lock files may be kept."""
 
-    def scan_of(self, selection: Selection) -> Scan:
+    def scan_of(self, selection: Selection, *, schema: str = "") -> Scan:
         """Return what reads the events of a selection through a connection of this database."""
 
     async def look(self, function: Callable[..., T], *args: Any) -> T:
@@ -109,9 +109,9 @@ class ViewFile:
         """The path of the database."""
         return self._path
 
-    def scan_of(self, selection: Selection) -> Scan:
+    def scan_of(self, selection: Selection, *, schema: str = LOG_SCHEMA) -> Scan:
         """Return what reads the events of a selection from the attached log."""
-        return Scan(selection, self._log.registry, schema=LOG_SCHEMA)
+        return self._log.scan_of(selection, schema=schema)
 
     async def look(self, function: Callable[..., T], *args: Any) -> T:
         """Run `function(connection, *args)` on the connection, which nobody else uses meanwhile."""
