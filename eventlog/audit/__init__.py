@@ -1,5 +1,5 @@
 """Proving the log: that what it holds is what was appended."""
 
-from eventlog.audit.verify import Finding, Verdicts, ViewsCheck, verify
+from eventlog.audit.verify import Finding, OutsideHead, Trust, Verdicts, ViewsCheck, verify
 
-__all__ = ["Finding", "Verdicts", "ViewsCheck", "verify"]
+__all__ = ["Finding", "OutsideHead", "Trust", "Verdicts", "ViewsCheck", "verify"]

@@ -59,6 +59,11 @@ Kind = Literal["course", "step", "request", "check", "decision", "effect", "refu
 """What a moment is about; what did not go as it was wanted is a `refusal`, or `unknown`."""
 
 _LONGEST: Final = 80
+_REDACTED: Final = {
+    "erased": "words erased",
+    "subject_erased": "words erased",
+    "key_missing": "words encrypted, key not here",
+}
 _RUN_EVENTS: Final = get_args(RunEvent)
 
 
@@ -97,6 +102,7 @@ def moments_of(run_id: str, events: Iterable[RecordedEvent]) -> Iterator[Moment]
         scene = _Scene(run=run, actor=Part("actor", event.actor), action=actions.get(step, step or "the action"))
         kind, source, target, lines = _moment(scene, event.data)
         named = lines if step is None else [f"step {step}", *lines]
+        named += [] if event.redacted is None else [_REDACTED[event.redacted]]
         yield Moment(version=event.version, kind=kind, source=source, target=target, lines=tuple(named))
 
 
@@ -127,8 +133,9 @@ def _moment(at: _Scene, event: RunEvent) -> _Found:
             return _found("check", at.run, at.run, f"hash checked ({phase})", digest)
         case ApprovalRecorded():
             who = Part("actor", "a rule") if event.actor_source == "policy" else at.actor
-            more = _reason(event.reason)
-            return _found("decision", who, at.run, f"{event.decision} {event.request_id}", event.approval_hash, more)
+            what = f"{event.decision} {event.request_id}"
+            level = f"level {event.level}" if event.level else None
+            return _found("decision", who, at.run, what, event.approval_hash, level, _reason(event.reason))
         case ApprovalExpired(request_id=request_id):
             return _found("refusal", at.run, at.run, f"expired {request_id}", "nobody decided in time")
         case ApprovalRevoked(request_id=request_id, reason=reason):

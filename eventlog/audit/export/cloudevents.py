@@ -22,6 +22,7 @@ larger is a text of decimal digits:
     leaf               64 hex digits
     storedtype, storedschemaversion
                        only where the log holds another name or version
+    redacted           only where `data` is not what was appended: erased, subject_erased or key_missing
 
 There is no `dataschema`: nothing could be fetched from it. A text with a code point that is no character (U+FFFE and
 the like) may not stand in an attribute; such an event is refused here, the other formats take it.
@@ -64,6 +65,7 @@ def cloud_event_line(event: ExportedEvent) -> bytes:
         "leaf": event.leaf,
         "storedtype": event.stored_type,
         "storedschemaversion": event.stored_schema_version,
+        "redacted": event.redacted,
     }
     given = {name: value for name, value in attributes.items() if value is not None and value is not UNSET}
     _check(given, event.position)

@@ -13,11 +13,13 @@
     log_id                 the log that the leaf was made in, 32 hex digits; another one behind a restore
     stored_type, stored_schema_version
                            what stands in the log, only where that differs from `type` and `schema_version`
+    redacted               why `data` is not what was appended, only where that is so: erased, subject_erased (the key
+                           of its subject is destroyed) or key_missing (the exporting program was not given its key)
     data                   JSON
 
 `data` is what a reader of the log gets: old shapes have passed their upcasters. Of a type that the exporting program
 does not know, or has retired, it is the stored text, byte for byte. Integers of any size and NUL characters are what
-they were.
+they were. Of what is redacted it is what remains, or null.
 
 Artifacts, the large values that some events name by their digest, are not part of an event and not exported.
 """
@@ -31,7 +33,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from eventlog.codec import Registry
 from eventlog.errors import InvalidInput
-from eventlog.log import RecordedEvent, Retired
+from eventlog.log import RecordedEvent, Redacted, Retired
 from eventlog.times import time_text
 
 __all__ = ["FIELDS", "OPTIONAL_FIELDS", "ExportedEvent", "exported"]
@@ -58,14 +60,15 @@ class ExportedEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     log_id: str
     stored_type: str | UnsetType = UNSET
     stored_schema_version: int | UnsetType = UNSET
+    redacted: str | UnsetType = UNSET
     data: Raw
 
 
 FIELDS: Final = ExportedEvent.__struct_fields__
 """The names of all fields, in the order in which every format has them."""
 
-OPTIONAL_FIELDS: Final = frozenset({"stored_type", "stored_schema_version"})
-"""Those that an event has only where the log holds something else."""
+OPTIONAL_FIELDS: Final = frozenset({"stored_type", "stored_schema_version", "redacted"})
+"""Those that an event has only where the log holds something else, or not all."""
 
 
 def exported(event: RecordedEvent, *, log_id: bytes, registry: Registry) -> ExportedEvent:
@@ -87,6 +90,7 @@ def exported(event: RecordedEvent, *, log_id: bytes, registry: Registry) -> Expo
         log_id=log_id.hex(),
         stored_type=UNSET if event.stored_type is None else event.stored_type,
         stored_schema_version=UNSET if event.schema_version == schema_version else event.schema_version,
+        redacted=UNSET if event.redacted is None else event.redacted,
         data=Raw(_on_one_line(_data(event))),
     )
 
@@ -106,6 +110,8 @@ def _data(event: RecordedEvent) -> bytes:
 
     Members of sets come in another order in each process, so they and the keys of mappings are sorted then.
     """
+    if isinstance(event.data, Redacted):
+        return b"null"
     if not event.is_known or isinstance(event.data, Retired):
         return event.body
     text = _encode(event.data)

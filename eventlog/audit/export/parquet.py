@@ -3,14 +3,15 @@
     position, version, recorded_at_us               int64
     schema_version, stored_schema_version           int32
     stream, type, event_id, actor, log_id,
-    correlation_id, causation_id, stored_type       string
+    correlation_id, causation_id, stored_type,
+    redacted                                        string
     recorded_at                                     timestamp in microseconds, UTC; always there
     leaf                                            binary, 32 bytes
     data                                            string, JSON
 
-In the order of `ExportedEvent`. Null: correlation_id, causation_id, stored_type and stored_schema_version where there
-is none, and nothing else. A row group has at most `ROWS` events and about `SIZE_BYTES` of data, so that memory does not
-grow with the log.
+In the order of `ExportedEvent`. Null: correlation_id, causation_id, stored_type, stored_schema_version and redacted
+where there is none, and nothing else. A row group has at most `ROWS` events and about `SIZE_BYTES` of data, so that
+memory does not grow with the log.
 
 Needs the extra `parquet`.
 """
@@ -33,7 +34,7 @@ _ROW_BYTES: Final = 512
 
 _INT64: Final = frozenset({"position", "version", "recorded_at_us", "recorded_at"})
 _INT32: Final = frozenset({"schema_version", "stored_schema_version"})
-_NULLABLE: Final = frozenset({"correlation_id", "causation_id", "stored_type", "stored_schema_version"})
+_NULLABLE: Final = frozenset({"correlation_id", "causation_id", "stored_type", "stored_schema_version", "redacted"})
 
 
 class ParquetSpelling:

@@ -112,7 +112,8 @@ def _terms(policy: PolicyTerms | None) -> str | None:
         return None
     roles = f", each with one of the roles {', '.join(policy.roles)}" if policy.roles else ""
     duties = ", none of whom has proposed it" if policy.separation_of_duties else ""
-    return f"{policy.required} different people{roles}{duties}"
+    level = f", at level {policy.level} or above" if policy.level else ""
+    return f"{policy.required} different people{roles}{duties}{level}"
 
 
 def _replaced(run: Run, events: Sequence[RecordedEvent]) -> Iterator[RecordedEvent]:
@@ -142,6 +143,7 @@ def _decision(event: RecordedEvent) -> Safe:
             {
                 "who": _who(event),
                 "vouched for by": getattr(said, "actor_source", None),
+                "level": _level(said),
                 "when": time_of(event.recorded_at_us),
                 "why": getattr(said, "reason", None),
                 "as": roles,
@@ -150,6 +152,14 @@ def _decision(event: RecordedEvent) -> Safe:
             }
         ),
     )
+
+
+def _level(said: ApprovalRecorded | ApprovalExpired | ApprovalRevoked) -> str | None:
+    """Return how sure it is who decided, in words."""
+    if not isinstance(said, ApprovalRecorded) or said.actor_source == "policy":
+        return None
+    known = dict(enumerate(("asserted", "authenticated by the program", "signed", "signed by a key in hardware")))
+    return f"{said.level} ({known.get(said.level, 'unknown')}); whether it holds is said by `eventlog verify`"
 
 
 def _decided(said: ApprovalRecorded | ApprovalExpired | ApprovalRevoked) -> str:

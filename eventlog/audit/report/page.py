@@ -39,6 +39,10 @@ _PLACES: Final = {
 _CHECKED: Final = {
     "integrity": "every event is what its hash says",
     "order": "positions, versions and times follow one another",
+    "tree": "the events of the run are in the stored Merkle tree",
+    "heads": "the log goes on from every signed head that is known",
+    "approvals": "who approved what, and how sure that is",
+    "erasures": "bodies that are gone were erased by an event that says so",
     "artifacts": "every large value that an event names is there, and is what its name says",
     "snapshots": "the states that the run may be resumed from are what its events add up to",
     "views": "what people look at is what the log says",
@@ -97,6 +101,7 @@ def _card(subject: Subject) -> Safe:
                 "workflow version": definition.version if definition is not None else None,
                 "workflow code": hash_of(definition.fingerprint if definition is not None else None),
                 "version": f"{run.version}, state version {run.state_version}",
+                "redacted": None if run.redacted is None else f"words of this run are not there: {run.redacted}",
                 "began": f"{time_text(first.recorded_at_us)}, by {first.actor}",
                 "last event": f"{time_text(last.recorded_at_us)}, by {last.actor}",
                 "last leaf hash": hash_of(last.leaf.hex()),
