@@ -6,9 +6,15 @@ import shlex
 from typing import Final
 
 from eventlog.cli.options import Options
-from eventlog.errors import EventLogError
+from eventlog.errors import CODES, EventLogError
 
 __all__ = ["advice", "after_a_failed_build", "after_a_stop", "spelled"]
+
+_WITHOUT_KEY: Final = "the key of its subject is not here"
+"""What stopped a view is known by its text alone; these are the words of `subject_key_missing`."""
+
+_REPLACED: Final = "the key was replaced"
+"""What a signer says whose key was rotated; one in another process hands on nothing but its words."""
 
 _OWN: Final = ("projections", "into", "app")
 """Options that a command about views needs again, in the order in which they are spelled."""
@@ -22,11 +28,15 @@ def spelled(options: Options, *words: str) -> str:
 
 
 def advice(error: EventLogError, options: Options) -> str:
-    """Return what to do about an error: its own hint, or for one about a view the command for exactly this view."""
+    """Return what to do about an error: its own hint, or for one about a view or a replaced key what fits exactly."""
+    if error.code == "head_refused" and _REPLACED in str(error):
+        return "Sign with the key that took its place: `--signer NEW`, or EVENTLOG_SIGNER."
     view = error.details.get("view")
     if not isinstance(view, str):
         return error.hint
     match error.code:
+        case "view_failed" if _WITHOUT_KEY in str(error):
+            return CODES["subject_key_missing"].hint
         case "view_failed":
             return _after_a_failure(error, options, view)
         case "view_outdated":

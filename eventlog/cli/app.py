@@ -42,7 +42,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Place]]] = {
     "Look": {
         "runs": _place("runs", "runs", "The runs: list, show, diff, timeline, usage; cancel, signal."),
         "approvals": _place(
-            "approvals", "approvals", "What waits for a person: list, show, review, wait, edit, revoke."
+            "approvals", "approvals", "What waits for a person: list, show, review, statement, wait, edit, revoke."
         ),
         "tail": _place("tail", "tail", "Print events; -f goes on as they come."),
         "events": _place("events", "events", "Single events: show, append."),
@@ -53,6 +53,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, Place]]] = {
     "Keep": {
         "export": _place("export", "export", "Write events as jsonl, csv, cloudevents or parquet."),
         "projections": _place("projections", "projections", "The views: list, status, rebuild, check, resume, drop."),
+        "erase": _place("erase", "erase_command", "Erase events, runs, streams or subjects for good."),
+        "keys": _place("keys", "keys", "The keys of the log and of its approvers: new, rotate, list, …"),
+        "head": _place("head", "head", "The signed head of the log, and proofs from it."),
+        "signer": _place("signer", "signer", "Sign heads in a process of its own."),
         "db": _place("db", "db", "The database: info, backup, migrate."),
         "doctor": _place("doctor", "doctor", "Check this machine and the log's folder."),
     },

@@ -17,6 +17,7 @@ from eventlog.cli.options import Options
 from eventlog.cli.output import grouped, note, show_card, show_rows
 from eventlog.cli.request_card import choose, lines_of_request, whole_request
 from eventlog.cli.review import review
+from eventlog.cli.signed_approvals import statement
 from eventlog.cli.waiting import wait
 from eventlog.cli.wiring import complete, open_to_look, read_run
 from projections.sqlite_views.wanted import wanted_at
@@ -43,7 +44,7 @@ def approvals() -> None:
     """What waits for a person: a decision, an outcome that nobody knows, what a crash has left."""
 
 
-for _command in (review, wait, revoke, edit):
+for _command in (review, wait, revoke, edit, statement):
     approvals.add_command(_command)
 
 

@@ -20,9 +20,10 @@ from eventlog.cli.failures import label_of
 from eventlog.cli.options import Options
 from eventlog.cli.output import write_seed
 from eventlog.cli.source import standard_input
+from eventlog.cli.text import why_unreadable
 from eventlog.cli.wiring import open_log, read_run
 from eventlog.errors import Conflict, InvalidInput, Refused
-from eventlog.events import ApprovalRecorded
+from eventlog.events import ApprovalRecorded, Envelope
 from eventlog.log import RecordedEvent
 from eventlog.plain import Limits, parse_json
 from eventlog.progress import requests_of
@@ -54,9 +55,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     roles: Sequence[str] = ()
 
-    async def carry_out(self, runner: Runner, decision: str) -> Outcome:
-        """Record the decision. Raises as `Runner.approve`."""
+    async def carry_out(self, runner: Runner, decision: str, envelope: Envelope | None = None) -> Outcome:
+        """Record the decision, or the one that was signed. Raises as `Runner.approve`."""
         command = runner.approve if decision == "approve" else runner.reject
+        if envelope is not None:
+            return await command(self.run_id, self.proposal_hash, request=self.request, envelope=envelope)
         return await command(
             self.run_id, self.proposal_hash, request=self.request, reason=self.reason, roles=tuple(self.roles)
         )
@@ -83,12 +86,12 @@ def required_decision(context: click.Context, given: dict[str, Any]) -> Asked:
     for name in ("proposal_hash", "run_id"):
         if given[name] is None:
             raise click.MissingParameter(ctx=context, param=_parameter(context, name))
-    return Asked(**given)
+    return Asked(**{name: given[name] for name in _FIELDS})
 
 
 def require_nothing_beside_from(context: click.Context) -> None:
     """Raise click.UsageError if a decision was named besides those of a file: it would be overlooked."""
-    given = [name for name in ("run_id", "proposal_hash", "request", "reason", "roles") if context.params.get(name)]
+    given = [name for name in context.params if name != "source" and context.params.get(name)]
     if given:
         named = " / ".join(_parameter(context, given[0]).opts) if given[0] != "run_id" else "RUN"
         raise click.UsageError(f"--from names the decisions itself; leave {named} away.", context)
@@ -156,7 +159,7 @@ def _lines_of(source: str) -> Iterator[Iterator[bytes]]:
         try:
             file = stack.enter_context(Path(source).open("rb"))
         except (OSError, ValueError) as error:
-            raise click.UsageError(f"--from: cannot read {source!r}: {error}.") from error
+            raise click.UsageError(f"--from: cannot read {source!r}: {why_unreadable(error)}.") from error
         yield _bounded(file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -15,16 +16,17 @@ from typing import Any, Final, Literal, NamedTuple
 
 import click
 
-from eventlog.cli.advice import spelled
+from eventlog.cli.advice import advice, spelled
 from eventlog.cli.commands import Command
 from eventlog.cli.kept_views import SHIPPED, is_brought_up_when_asked_for
 from eventlog.cli.options import Options
 from eventlog.cli.output import counted, grouped, show_lines, time_text, write_document
 from eventlog.cli.projections.consumers import ConsumerState, consumers_of
 from eventlog.cli.projections.states import percent, spell_entry, spell_problem
+from eventlog.cli.signer_state import behind_of
 from eventlog.cli.text import visible
-from eventlog.cli.wiring import complete, open_log
-from eventlog.errors import EventLogError
+from eventlog.cli.wiring import complete, open_log, signer_of
+from eventlog.errors import CODES, EventLogError
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite.connection import SQLITE_FLOOR, SQLITE_VERSION, sqlite_has_wal_reset_fix
 from projections.sqlite_views.entries import ViewEntries, read_entries
@@ -59,6 +61,8 @@ class Check(NamedTuple):
 @click.pass_obj
 def doctor(options: Options) -> int:
     """Check Python, SQLite and the clock, and with --db the log's folder, its locks, views and consumers.
+
+    With --signer also whether the signer answers, and the log goes on from the head that it has signed last.
 
     Appends nothing and changes no data; the side files of SQLite and of the lock may appear beside the log.
 
@@ -150,6 +154,8 @@ async def _log(options: Options) -> AsyncIterator[Check]:
             health = await opened.log.health()
             yield Check("ok", "log", f"format {health.format_version}, {health.head} events")
             yield await _last_event(opened.log, health.head)
+            if options.signer is not None:
+                yield await _signer(options, opened.log, health.head)
             yield _views(options, health.views_behind)
             for check in _unfinished_views(options, await read_entries(opened.log)):
                 yield check
@@ -172,6 +178,30 @@ async def _last_event(log: SqliteLog, head: int) -> Check:
         "The clock ran ahead then, or is behind now.",
         otherwise="warn",
     )
+
+
+async def _signer(options: Options, log: SqliteLog, size: int) -> Check:
+    """Say whether the signer answers, and whether the log goes on from the head that it has signed last."""
+    try:
+        signer = signer_of(options)
+        last = None if signer is None else await asyncio.to_thread(signer.last)
+    except EventLogError as error:
+        return Check("fail", "signer", f"{error.code}: {error}", advice(error, options))
+    behind = await behind_of(log, last)
+    if behind is not None:
+        hint = "Find its file of heads; `eventlog verify --head FILE` compares the log with what was kept elsewhere."
+        return Check("fail", "signer", f"signer_behind: {behind}", hint)
+    if last is None:
+        return Check("warn", "signer", "has signed no head yet", "`eventlog head --sign` has one signed.")
+    found = f"has signed {grouped(last.head.size)} of {counted(size, 'event')}"
+    if last.head.size > size:
+        return Check("fail", "signer", f"store_rolled_back: {found}", CODES["store_rolled_back"].hint)
+    if (
+        last.log_id not in {log_id for _, log_id in log.facts.log_ids}
+        or await log.tree_head(last.head.size) != last.head
+    ):
+        return Check("fail", "signer", f"store_forked: {found}, of another log than this", CODES["store_forked"].hint)
+    return Check("ok", "signer", found)
 
 
 def _views(options: Options, behind: dict[str, int]) -> Check:

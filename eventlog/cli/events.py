@@ -18,6 +18,7 @@ from eventlog.cli.options import Options
 from eventlog.cli.output import note, show_card, write_bytes, write_document
 from eventlog.cli.record import as_document
 from eventlog.cli.source import standard_input
+from eventlog.cli.text import why_unreadable
 from eventlog.cli.wiring import check_not_beyond, complete, open_log, open_to_look
 from eventlog.errors import InvalidInput
 from eventlog.ids import new_event_id
@@ -85,6 +86,8 @@ async def _show(options: Options, position: int, raw: bool) -> None:
     if raw:
         write_bytes(found[0].body)
         note(options, f"Stored as {_stored_as(found[0])}.")
+        if found[0].redacted is not None:
+            note(options, f"This is no longer what was appended, but what remains of it: {found[0].redacted}.")
     else:
         show_card(options, as_document(found[0]))
 
@@ -118,7 +121,7 @@ def _opened(source: str) -> Iterator[BinaryIO]:
     try:
         file = Path(source).open("rb")  # noqa: SIM115 - closed below; only the opening is a usage error
     except (OSError, ValueError) as error:
-        raise click.UsageError(f"--from: cannot read {source!r}: {error}.") from error
+        raise click.UsageError(f"--from: cannot read {source!r}: {why_unreadable(error)}.") from error
     with file:
         yield file
 
@@ -147,6 +150,9 @@ def _event(line: bytes, number: int) -> NewEvent:
         raise InvalidInput(
             "invalid_event", f"line {number} must be an object of {what}, or a line of `export --format jsonl`"
         )
+    if fields.get("redacted") is not None:
+        message = f"line {number} is of an event whose data is not there ({fields['redacted']!s:.40}); leave it out"
+        raise InvalidInput("invalid_event", message)
     cause = fields.get("causation_id")
     return NewEvent(
         fields["type"],

@@ -15,6 +15,7 @@ from eventlog.cli.application import register_types
 from eventlog.cli.commands import TypedCommand
 from eventlog.cli.options import Options
 from eventlog.cli.output import Progress, counted, note, progress, show_card, write_bytes
+from eventlog.cli.pack import PACK, export_pack
 from eventlog.cli.target_file import TargetFile
 from eventlog.cli.wiring import check_not_beyond, complete, open_log
 from eventlog.codec import REGISTRY
@@ -66,7 +67,7 @@ class _Done(msgspec.Struct, frozen=True):
 
 
 @click.command("export", cls=_ExportCommand)
-@click.option("--format", "form", type=click.Choice(tuple(SPELLINGS)), required=True, help="How events are spelled.")
+@click.option("--format", "form", type=click.Choice((*SPELLINGS, PACK)), required=True, help="How events are spelled.")
 @click.option("--to", "target", metavar="PATH|-", required=True, help="A new file, or - for standard output.")
 @click.option("--run", "run_id", metavar="RUN", help="Only this run.")
 @click.option("--stream", metavar="NAME", help="Only this stream.")
@@ -75,18 +76,49 @@ class _Done(msgspec.Struct, frozen=True):
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="POS", help="Only events behind this position.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N of them.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option(
+    "--since-size",
+    "since",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="SIZE",
+    help="In a pack: prove growth since a head of this size; may be repeated.",
+)
 @click.pass_obj
-def export(options: Options, /, target: str, force: bool, **asked: Any) -> None:
+def export(options: Options, /, target: str, force: bool, since: tuple[int, ...], **asked: Any) -> None:
     """Write events in a form that other programs read.
 
     The events up to the end of the log as it is now, verified one by one; nothing is appended, and no data changed. A
     file is there whole or not at all. Types of your own are read in their current shape with --app MODULE or
     --projections MODULE:NAME, which are imported, and as they are stored without.
+
+    The format `pack` is the evidence of one run (--run) for somebody who does not trust you: entries, bodies, proofs,
+    the signed head, approvals, a report, and a verifier of one file, as a zip file, or a folder if PATH ends with a
+    slash. The log needs a signed head that covers the run.
     """
     request = _Request(**asked)
+    if request.form == PACK:
+        _check_pack(request, target, force)
+        complete(options, export_pack(options, request.run_id or "", target, force=force, since=since))
+        return
+    if since:
+        raise click.UsageError("--since-size is for --format pack.")
     _check(options, request, target, force)
     register_types(options)
     complete(options, _export(options, request, target, force))
+
+
+def _check_pack(request: _Request, target: str, force: bool) -> None:
+    others = (request.stream, request.stream_prefix, request.limit, *request.patterns)
+    if request.run_id is None or request.after or any(each is not None for each in others):
+        raise click.UsageError(
+            "A pack is the evidence of one run: give --run RUN, and nothing else that selects events."
+        )
+    check_run_id(request.run_id)
+    if target == "-":
+        raise click.UsageError("A pack is written to a file, or a folder if its name ends with a slash.")
+    if force and target.endswith("/"):
+        raise click.UsageError("--force is for a file; a folder that is there is never replaced.")
 
 
 def _check(options: Options, request: _Request, target: str, force: bool) -> None:

@@ -46,6 +46,18 @@ _MESSAGE: Final = 1000
 _UNEXPECTED: Final = frozenset({"store_full", "store_io_error", "store_identity_changed", "view_failed", "unexpected"})
 """What neither the caller nor the log did wrong."""
 
+_NOT_IN_SEED: Final = frozenset(
+    {
+        "approver_revoked",
+        "level_required",
+        "secret_found",
+        "statement_expired",
+        "statement_invalid",
+        "statement_mismatch",
+    }
+)
+"""What a command can be refused that was given nothing but a run, and that no answer of the first seed explains."""
+
 _TRY_AGAIN: Final = frozenset({"view_busy", "view_late"})
 """What another process is at work on."""
 
@@ -89,7 +101,7 @@ def report(error: EventLogError, options: Options, *, status: int | None = None,
     hint = advice(error, options) if hint is None else hint
     if options.is_seed:
         write_seed({"error": label_of(error)})
-        if _may_explain(options) and not options.verbosity:
+        if _may_explain(error, options) and not options.verbosity:
             write_error_text(_for_people(error, hint))
     elif options.is_json:
         write_document(_document(label_of(error), str(error), hint, error.details))
@@ -100,9 +112,10 @@ def report(error: EventLogError, options: Options, *, status: int | None = None,
     return exit_status(error) if status is None else status
 
 
-def _may_explain(options: Options) -> bool:
+def _may_explain(error: EventLogError, options: Options) -> bool:
     """Say whether a frozen command may use standard error: where it meets what the first seed does not have."""
-    return options.is_about_workflow or options.app is not None
+    is_new = options.is_about_workflow or options.is_signed or error.code in _NOT_IN_SEED
+    return is_new or any(given is not None for given in (options.app, options.signer, options.subject_keys))
 
 
 def report_interrupted(options: Options) -> None:

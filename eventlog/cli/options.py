@@ -15,7 +15,16 @@ from eventlog.errors import EventLogError
 __all__ = ["FORMATS", "Options", "common_options", "into_option", "output_option", "projections_option"]
 
 FORMATS: Final = ("human", "plain", "json", "jsonl")
-_VARIABLES: Final = ("EVENTLOG_DB", "EVENTLOG_OUTPUT", "EVENTLOG_APP", "EVENTLOG_PROJECTIONS", "EVENTLOG_VIEWS")
+_VARIABLES: Final = (
+    "EVENTLOG_DB",
+    "EVENTLOG_OUTPUT",
+    "EVENTLOG_APP",
+    "EVENTLOG_PROJECTIONS",
+    "EVENTLOG_VIEWS",
+    "EVENTLOG_SIGNER",
+    "EVENTLOG_SUBJECT_KEYS",
+    "EVENTLOG_WRAPPING_KEY",
+)
 Format = Literal["human", "plain", "json", "jsonl"]
 
 
@@ -29,6 +38,8 @@ class Options:
         """The command is one of the five whose output is frozen."""
         self.is_about_workflow = False
         """What was refused is about a run of a workflow, of which the first seed says nothing."""
+        self.is_signed = False
+        """What was refused is a decision that was signed, of which the first seed says nothing."""
         self.is_streaming = False
         """The answer is written piece by piece, so that nothing can be said instead of it any more."""
         self.interrupted: EventLogError | None = None
@@ -68,6 +79,16 @@ class Options:
     def into(self) -> str | None:
         """The database of views apart from the log's own, as given, or None."""
         return self._path("into", "EVENTLOG_VIEWS")
+
+    @property
+    def signer(self) -> str | None:
+        """Who signs the heads of the log, as `eventlog.audit.heads.signer_from` reads it, or None."""
+        return self._path("signer", "EVENTLOG_SIGNER")
+
+    @property
+    def subject_keys(self) -> str | None:
+        """The folder with the keys of subjects, as given, or None."""
+        return self._path("subject_keys", "EVENTLOG_SUBJECT_KEYS")
 
     @property
     def may_ask(self) -> bool:
@@ -122,6 +143,8 @@ def common_options() -> list[click.Parameter]:
             metavar="MODULE:RUNNER",
             help="Your own program: actions, workflows, event types (or EVENTLOG_APP).",
         ),
+        _option("--signer", metavar="KEY|unix:SOCKET", help="Who signs the log's heads (or EVENTLOG_SIGNER)."),
+        _option("--subject-keys", metavar="FOLDER", help="The keys of subjects (or EVENTLOG_SUBJECT_KEYS)."),
         _option("--format", type=click.Choice(FORMATS), help="How results are written."),
         _option("--json", is_flag=True, default=None, help="The same as --format json."),
         _option("--no-color", is_flag=True, default=None, help="No colours (or NO_COLOR)."),

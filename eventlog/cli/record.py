@@ -10,10 +10,10 @@ from eventlog.cli.text import shortened, visible
 from eventlog.cli.trace import trace_item
 from eventlog.codec import REGISTRY
 from eventlog.events import OutcomeReconciled, RunEvent
-from eventlog.log import RecordedEvent
+from eventlog.log import RecordedEvent, Redacted
 from eventlog.run import Run
 
-__all__ = ["as_document", "as_line", "cells", "decider_of", "decision_of", "verdict_of"]
+__all__ = ["as_document", "as_line", "cells", "decider_of", "decision_of", "mark_of", "redaction_of", "verdict_of"]
 
 _RUN_EVENTS = get_args(RunEvent)
 
@@ -23,8 +23,12 @@ def as_document(event: RecordedEvent) -> dict[str, Any]:
 
     `type`, `schema_version` and `data` are those of today; what was stored under another name or in an older shape says
     so in `stored_type` and `stored_schema_version`. Data that is in today's shape is as the stored JSON spells it.
+    Of what is erased, or cannot be read here, `redacted` says why, and `data` is what remains: None if nothing does.
     """
-    schema_version, data = REGISTRY.in_current_shape(event)
+    if isinstance(event.data, Redacted):
+        schema_version, data = event.schema_version, None
+    else:
+        schema_version, data = REGISTRY.in_current_shape(event)
     is_old = schema_version != event.schema_version
     return {
         "position": event.position,
@@ -41,6 +45,7 @@ def as_document(event: RecordedEvent) -> dict[str, Any]:
         "prev_in_stream": event.prev_in_stream.hex(),
         **({} if event.stored_type is None else {"stored_type": event.stored_type}),
         **({"stored_schema_version": event.schema_version} if is_old else {}),
+        **({} if event.redacted is None else {"redacted": event.redacted}),
         "data": data,
     }
 
@@ -76,6 +81,22 @@ def verdict_of(events: Sequence[RecordedEvent], step: str | None = None) -> dict
     return dict.fromkeys(("verdict", "evidence", "reconciled_by", "reconciled_at"))
 
 
+def redaction_of(run: Run) -> dict[str, str]:
+    """Return why words of the run are not there, under `redacted`; nothing if they all are."""
+    return {} if run.redacted is None else {"redacted": run.redacted}
+
+
+def mark_of(redacted: str | None) -> str:
+    """Return how people are told of an event that its words are not there; an empty text if they are."""
+    match redacted:
+        case None:
+            return ""
+        case "key_missing":
+            return "[encrypted, and the key is not here]"
+        case _:
+            return "[erased]"
+
+
 def cells(event: RecordedEvent) -> list[str]:
     """Return position, time, stream, version, type and a summary, as visible text."""
     return [
@@ -84,7 +105,7 @@ def cells(event: RecordedEvent) -> list[str]:
         visible(event.stream),
         str(event.version),
         visible(event.type),
-        visible(_summary(event)),
+        visible(" ".join(filter(None, (_summary(event), mark_of(event.redacted))))),
     ]
 
 

@@ -20,7 +20,7 @@ from eventlog.cli.wiring import Opened, complete, open_to_look, read_run
 from eventlog.decide import check_run_id
 from eventlog.stores.clock import SystemClock
 
-__all__ = ["report"]
+__all__ = ["report", "subject_of"]
 
 
 @click.command("report", cls=Command)
@@ -39,7 +39,7 @@ def report(options: Options, run_id: str, target: str, force: bool) -> None:
 
 async def _report(options: Options, run_id: str, target: str, force: bool) -> None:
     async with open_to_look(options) as opened:
-        subject = await _subject(options, opened, run_id)
+        subject = await subject_of(options, opened, run_id)
         place = opened.log.place
     page = run_report(subject)
     if target == "-":
@@ -53,7 +53,8 @@ async def _report(options: Options, run_id: str, target: str, force: bool) -> No
         note(options, "the check found damage, which the report shows; see it with `eventlog verify`")
 
 
-async def _subject(options: Options, opened: Opened, run_id: str) -> Subject:
+async def subject_of(options: Options, opened: Opened, run_id: str) -> Subject:
+    """Return what a report of the run is about, verified. Raises Refused(`unknown_run`), LogCorrupt."""
     run, events = await read_run(opened.log, run_id)
     health = await opened.log.health()
     return Subject(

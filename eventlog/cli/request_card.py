@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from eventlog.cli.output import time_text
 from eventlog.cli.reconcile import at_stake, commands_that_settle
-from eventlog.cli.record import decider_of, decision_of, verdict_of
+from eventlog.cli.record import decider_of, decision_of, redaction_of, verdict_of
 from eventlog.cli.text import is_hidden
 from eventlog.cli.workflow_state import happened_anyway, terms_of
 from eventlog.decide import Refusal, choose_request, is_pending
@@ -23,6 +23,9 @@ from projections import wanted_requests
 __all__ = ["card_of_request", "choose", "lines_of_request", "whole_request"]
 
 Card = dict[str, Any]
+
+_SIGNED: Final = 2
+"""The least level of an approval that is signed."""
 
 _RARE: Final = frozenset({"step", "policy", "votes", "expires_at", "supersedes", "parent_run_id"})
 
@@ -92,7 +95,8 @@ def card_of_request(request: Run) -> Card:
         "args": proposal.args,
         "output": proposal.output,
         "folder": request.folder,
-        "proposal_hash": proposal.hash,
+        "proposal_hash": proposal.hash if request.redacted is None else request.proposal_hash,
+        **redaction_of(request),
         "approval": request.approval,
         "approval_request_id": request.approval_request_id,
         "approval_hash": request.approval_hash,
@@ -210,14 +214,15 @@ def _late(result: dict[str, Any] | None) -> list[str]:
 def _approve_command(db: str, run: Run, request: Run) -> str | None:
     """Return the command that approves exactly this proposal, or None if it is decided already.
 
-    Where its terms want a role the place for one is there, and refused as it stands: which one is brought is said by
-    who brings it.
+    Where its terms want a role, or a signature, the place for one is there, and refused as it stands: which one is
+    brought is said by who brings it.
     """
     if request.status is not Status.WAITING_FOR_USER or request.proposal is None:
         return None
     named = [] if run.progress is None else ["--request", str(request.request_id)]
     role = ["--role", "ROLE"] if request.policy is not None and request.policy.roles else []
-    words = ["eventlog", "--db", db, "approve", *named, "--proposal-hash", request.proposal.hash, *role]
+    key = ["--sign", "KEY"] if request.policy is not None and request.policy.level >= _SIGNED else []
+    words = ["eventlog", "--db", db, "approve", *named, "--proposal-hash", request.proposal.hash, *role, *key]
     words += ["--", run.run_id]
     if not run.run_id.startswith("-"):
         words.remove("--")

@@ -12,7 +12,7 @@ from eventlog.cli.commands import Group
 from eventlog.cli.late_views import require_views
 from eventlog.cli.options import Options
 from eventlog.cli.output import show_card, show_rows, time_text
-from eventlog.cli.record import decision_of, verdict_of
+from eventlog.cli.record import decision_of, redaction_of, verdict_of
 from eventlog.cli.seed import card_of
 from eventlog.cli.source import json_argument
 from eventlog.cli.state_diff import show_diff
@@ -27,6 +27,7 @@ from eventlog.cli.workflow_state import (
     state_document,
     state_lines,
     terms_of,
+    way_out,
 )
 from eventlog.decide import check_run_id
 from eventlog.events import run_stream
@@ -200,9 +201,9 @@ async def _show(options: Options, run_id: str, at_version: int | None, at_us: in
         _show_workflow(options, run, events)
         return
     document = _state(run) | terms_of(run) | decision_of(run) | verdict_of(events) | card_of(run, list(events))
-    happened = happened_anyway(document)
+    notes = filter(None, (happened_anyway(document), way_out(run, events)))
     card = {key: document[key] for key in document if key != "trace"}
-    show_card(options, card, document=document, extra=[] if happened is None else [happened])
+    show_card(options, card, document=document, extra=list(notes))
 
 
 def _show_workflow(options: Options, run: Run, events: Sequence[RecordedEvent]) -> None:
@@ -236,6 +237,7 @@ def _state(run: Run) -> dict[str, Any]:
         "run_id": run.run_id,
         "status": run.status.value,
         "version": run.version,
+        **redaction_of(run),
         "folder": run.folder,
         "state_version": run.state_version,
         "committed": {},

@@ -22,15 +22,17 @@ from eventlog.cli.failures import report_failure
 from eventlog.cli.imported import printing_elsewhere
 from eventlog.cli.options import Options
 from eventlog.cli.output import write_seed, write_workflow
+from eventlog.cli.signed_approvals import Signing, handed_in, sign_here, signing_of, signing_options
 from eventlog.cli.source import json_argument
 from eventlog.cli.trace import trace_of
 from eventlog.cli.wiring import ACTION, Opened, complete, failpoint, open_existing, open_log, read_run
 from eventlog.cli.workflow_state import paused_state, stored_value, terms_of
 from eventlog.decide import check_run_id
-from eventlog.events import OfRequest
+from eventlog.events import Envelope, OfRequest
 from eventlog.log import RecordedEvent
 from eventlog.proposal import Proposal, propose
 from eventlog.run import Run, Status
+from eventlog.signing.signed_decisions import read_statement
 
 __all__ = ["approve", "card_of", "reject", "resume", "show_trace", "start"]
 
@@ -44,13 +46,16 @@ _RUN = click.argument("run_id", metavar="RUN")
 @click.command("start", cls=TargetCommand)
 @click.option("--action", metavar="NAME", help="Propose this action; with --args.")
 @click.option("--args", "args_from", metavar="JSON|@FILE|-", help="The action's arguments, a JSON object.")
+@click.option("--subject", metavar="ID", help="Whom the run is about: all of it is encrypted; with --subject-keys.")
 @_RUN
 @click.pass_obj
-def start(options: Options, run_id: str, action: str | None, args_from: str | None) -> None:
+def start(options: Options, run_id: str, action: str | None, args_from: str | None, subject: str | None) -> None:
     """Record a proposal; the run then waits for a decision.
 
     Without --action and --args it is the fixture of the first seed: write_draft with a short text, to the --output.
     """
+    if subject is not None and options.subject_keys is None:
+        raise click.UsageError("--subject needs --subject-keys (or EVENTLOG_SUBJECT_KEYS).")
     if options.output is None:
         raise click.UsageError("Missing option '--output' (or the environment variable EVENTLOG_OUTPUT).")
     if action is not None and args_from is None:
@@ -58,14 +63,18 @@ def start(options: Options, run_id: str, action: str | None, args_from: str | No
     args = FIXTURE_ARGS
     if args_from is not None:
         args = json_argument(args_from, option="--args", what="the arguments")
-    complete(options, _start(options, check_run_id(run_id), propose(action or ACTION, args, options.output)))
+    complete(options, _start(options, check_run_id(run_id), propose(action or ACTION, args, options.output), subject))
 
 
 @click.command("approve", cls=SeedCommand)
 @decision_options
+@signing_options
 @click.pass_context
 def approve(context: click.Context, /, source: str | None, **given: Any) -> int:
     """Approve exactly the proposal with this hash.
+
+    With --sign KEY it is shown and signed here, with --statement and --ssh-signature, or --envelope, it was signed
+    elsewhere: then --proposal-hash may be left away, and what was signed says the reason and the roles.
 
     With --from FILE a decision a line, each answered by a line; exit status 2 if one was refused. A line is a JSON
     object with "run_id" and "proposal_hash", and may have "request" (or "request_id"), "reason" and "roles"; other keys
@@ -76,9 +85,13 @@ def approve(context: click.Context, /, source: str | None, **given: Any) -> int:
 
 @click.command("reject", cls=SeedCommand)
 @decision_options
+@signing_options
 @click.pass_context
 def reject(context: click.Context, /, source: str | None, **given: Any) -> int:
     """Reject exactly the proposal with this hash; a rejection is final.
+
+    It is signed as an approval is: with --sign KEY here, or elsewhere, and handed in by --statement and
+    --ssh-signature, or --envelope (`eventlog approvals statement RUN --decision reject`).
 
     With --from FILE a decision a line, each answered by a line; exit status 2 if one was refused. A line is a JSON
     object with "run_id" and "proposal_hash", and may have "request" (or "request_id"), "reason" and "roles"; other keys
@@ -127,9 +140,9 @@ def card_of(run: Run, events: list[RecordedEvent]) -> dict[str, Any]:
     }
 
 
-async def _start(options: Options, run_id: str, proposal: Proposal) -> None:
+async def _start(options: Options, run_id: str, proposal: Proposal, subject: str | None) -> None:
     async with open_log(options, may_create=True, reach=failpoint()) as opened:
-        await opened.runner.propose(run_id, proposal)
+        await opened.runner.propose(run_id, proposal, subject=subject)
         await _show(opened, run_id)
 
 
@@ -139,15 +152,34 @@ def _decide_as_given(context: click.Context, decision: str, source: str | None, 
     if source is not None:
         require_nothing_beside_from(context)
         return complete(options, decide_each(options, decision, source))
-    complete(options, _decide(options, decision, required_decision(context, given)))
+    envelope, signing = handed_in(given), signing_of(given)
+    options.is_signed = envelope is not None or signing is not None
+    if envelope is not None:
+        given["proposal_hash"] = given["proposal_hash"] or read_statement(envelope).proposal_sha256
+        if given["reason"] is not None or given["roles"]:
+            raise click.UsageError("What was signed says the reason and the roles; leave --reason and --role away.")
+    complete(options, _decide(options, decision, required_decision(context, given), envelope, signing))
     return 0
 
 
-async def _decide(options: Options, decision: str, asked: Asked) -> None:
+async def _decide(
+    options: Options, decision: str, asked: Asked, envelope: Envelope | None, signing: Signing | None
+) -> None:
     run_id = asked.run_id
     async with open_existing(options, run_id) as opened:
         async with sends_there(opened.log, run_id):
-            await asked.carry_out(opened.runner, decision)
+            if signing is not None:
+                envelope = await sign_here(
+                    opened.log,
+                    signing,
+                    "approve" if decision == "approve" else "reject",
+                    run_id,
+                    asked.proposal_hash,
+                    request=asked.request,
+                    reason=asked.reason,
+                    roles=tuple(asked.roles),
+                )
+            await asked.carry_out(opened.runner, decision, envelope)
         run, events = await read_run(opened.log, run_id)
     if run.progress is None:
         write_seed(card_of(run, list(events)))

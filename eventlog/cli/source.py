@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from eventlog.cli.text import why_unreadable
 from eventlog.errors import InvalidInput
 from eventlog.plain import Limits, parse_json
 
@@ -34,7 +35,7 @@ def json_argument(source: str, *, option: str, what: str) -> Any:
         with Path(source[1:]).open("rb") as file:
             return parse_json(_read_all(file, what), what=what)
     except (OSError, ValueError) as error:
-        raise click.UsageError(f"{option}: cannot read {source[1:]!r}: {error}.") from error
+        raise click.UsageError(f"{option}: cannot read {source[1:]!r}: {why_unreadable(error)}.") from error
 
 
 @contextmanager

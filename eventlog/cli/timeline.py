@@ -11,6 +11,8 @@ from eventlog.cli.commands import Command
 from eventlog.cli.late_views import require_views
 from eventlog.cli.options import Options
 from eventlog.cli.output import note, show_lines, show_rows, time_text
+from eventlog.cli.record import mark_of
+from eventlog.cli.redacted_runs import redacted_versions, say_what_is_redacted
 from eventlog.cli.wiring import complete, open_to_look, version_of
 from projections import TIMELINE, Row
 
@@ -44,22 +46,28 @@ async def _timeline(options: Options, run_id: str) -> None:
         is_whole = await require_views(options, opened, TIMELINE.name)
         view = opened.views[TIMELINE.name]
         rows = await opened.log.read_view(view.rows_where, "run_id", run_id, _EVERY, of=(view.name,))
-    told = [_told(row) for row in rows]
+        gone = await redacted_versions(opened.log, run_id)
+    told = [_told(row, gone.get(row["version"])) for row in rows]
     if options.format == "human":
         show_lines(_lines(told))
     else:
         show_rows(options, "timeline", told, _COLUMNS, total=len(told))
+    say_what_is_redacted(options, gone)
     untold = version - sum(row["version"] <= version for row in told)
     if untold and is_whole:
         note(options, f"{untold} of its events are of types that are not known here; `eventlog tail` shows them")
 
 
-def _told(row: Row) -> dict[str, Any]:
+def _told(row: Row, redacted: str | None) -> dict[str, Any]:
     names = ("position", "run_id", "version", "actor", "type", "sentence")
-    return {**{name: row[name] for name in names}, "recorded_at": time_text(row["at_us"])}
+    told = {**{name: row[name] for name in names}, "recorded_at": time_text(row["at_us"])}
+    return told if redacted is None else {**told, "redacted": redacted}
 
 
 def _lines(rows: Sequence[Row]) -> list[str]:
     """Return a line an event: its number in the run, when, and the sentence, which says who."""
     width = max((len(str(row["version"])) for row in rows), default=0)
-    return [f"{row['version']:>{width}}  {row['recorded_at']}  {row['sentence']}" for row in rows]
+    return [
+        f"{row['version']:>{width}}  {row['recorded_at']}  {row['sentence']} {mark_of(row.get('redacted'))}".rstrip()
+        for row in rows
+    ]

@@ -13,6 +13,7 @@ from eventlog.cli.commands import Command
 from eventlog.cli.late_views import require_views
 from eventlog.cli.options import Options
 from eventlog.cli.output import grouped, note, show_lines, show_rows, write_document
+from eventlog.cli.redacted_runs import redacted_versions, say_what_is_redacted
 from eventlog.cli.wiring import Opened, complete, open_to_look, version_of
 from projections import USAGE, Row
 from projections.sqlite_views.used_runs import used_runs_count
@@ -96,11 +97,13 @@ async def _of_one(options: Options, run_id: str, limit: int | None) -> None:
         await require_views(options, opened, USAGE.name)
         view = opened.views[USAGE.name]
         found = await opened.log.read_view(view.rows_where, "run_id", run_id, _EVERY, of=(view.name,))
+        gone = await redacted_versions(opened.log, run_id)
     whole = {"run_id": run_id, **usage_total(found)}
     rows = _by_agent_and_action(found)
     shown = rows[:limit]
     if options.format == "json":
-        write_document({"run": whole, "usage": shown, "shown": len(shown), "total": len(rows)})
+        count = {"redacted_events": len(gone)} if gone else {}
+        write_document({"run": whole, "usage": shown, "shown": len(shown), "total": len(rows), **count})
         if len(shown) < len(rows):
             note(options, f"showing {grouped(len(shown))} of {grouped(len(rows))} (--all)")
     else:
@@ -108,6 +111,7 @@ async def _of_one(options: Options, run_id: str, limit: int | None) -> None:
     if options.format == "human":
         show_lines(_in_all(whole))
     _say_what_is_not_counted(options, [whole])
+    say_what_is_redacted(options, gone, "what those have reported is not counted")
 
 
 def _by_agent_and_action(rows: Sequence[Row]) -> list[Row]:

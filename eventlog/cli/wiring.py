@@ -16,10 +16,12 @@ import eventlog
 from eventlog.cli.build_line import build_line
 from eventlog.cli.kept_views import KEPT
 from eventlog.cli.options import Options
+from eventlog.cli.subject_keys import subject_keys_of
 from eventlog.cli.text import visible
 from eventlog.decide import check_run_id, require_run
 from eventlog.errors import EventLogError, InvalidInput, LogCorrupt, Refused, StoreUnavailable
 from eventlog.events import run_stream
+from eventlog.heads import HeadSigner
 from eventlog.log import EventReader, RecordedEvent
 from eventlog.progress import fold_stream, is_workflow
 from eventlog.run import Run
@@ -34,11 +36,13 @@ __all__ = [
     "Opened",
     "check_not_beyond",
     "complete",
+    "log_to_standard_error",
     "open_existing",
     "open_log",
     "open_to_look",
     "open_views_as_they_are",
     "read_run",
+    "signer_of",
     "version_of",
 ]
 
@@ -65,7 +69,7 @@ class Opened(NamedTuple):
 def complete(options: Options, work: Coroutine[Any, Any, T]) -> T:
     """Run the work of one command to its end."""
     if options.verbosity:
-        _log_to_standard_error(logging.INFO if options.verbosity == 1 else logging.DEBUG)
+        log_to_standard_error(logging.INFO if options.verbosity == 1 else logging.DEBUG)
     return asyncio.run(work)
 
 
@@ -78,8 +82,12 @@ async def open_log(
     only_looks: bool = False,
     asked_for: Sequence[Projection] = (),
     reach: Reach = pass_by,
+    signer: HeadSigner | None = None,
+    restored: str | None = None,
 ) -> AsyncIterator[Opened]:
     """Open the log that `--db` names, with the views that are kept and those that are `asked_for` brought up.
+
+    A log that is written is signed by `signer`, or by the one that `--signer` names; `restored` as in `eventlog.open`.
 
     Raises StoreUnavailable(`store_not_found`), or creates it where allowed.
     Raises Misuse(`app_unusable`) where `--app` gives no Runner; who `only_looks` needs none, and its code is not run.
@@ -89,7 +97,15 @@ async def open_log(
     if app is not None and os.environ.get(_FAILPOINT):
         raise click.UsageError(f"{_FAILPOINT} works without --app (EVENTLOG_APP) only; nothing was done.")
     views = {projection.name: SqliteView(projection) for projection in (*KEPT, *asked_for)}
-    log = eventlog.open(options.db, views=views.values(), may_create=may_create, is_read_only=is_read_only)
+    log = eventlog.open(
+        options.db,
+        views=views.values(),
+        may_create=may_create,
+        is_read_only=is_read_only,
+        signer=None if is_read_only or only_looks else signer or signer_of(options),
+        restored=restored,
+        subject_keys=subject_keys_of(options, may_create=may_create),
+    )
     assert isinstance(log, SqliteLog), "the command line has refused memory:"
     async with AsyncExitStack() as stack:
         with build_line(options) as show:
@@ -109,10 +125,29 @@ async def open_views_as_they_are(options: Options, *, is_read_only: bool = False
         from eventlog.cli.application import load_types
 
         load_types(options.app)
-    log = eventlog.open(options.db, may_create=False, is_read_only=is_read_only)
+    signer = None if is_read_only else signer_of(options)
+    log = eventlog.open(
+        options.db,
+        may_create=False,
+        is_read_only=is_read_only,
+        signer=signer,
+        subject_keys=subject_keys_of(options),
+    )
     assert isinstance(log, SqliteLog), "the command line has refused memory:"
     async with log:
         yield log
+
+
+def signer_of(options: Options) -> HeadSigner | None:
+    """Return who signs heads of the log, if anybody was named. Who only looks at a log needs nobody.
+
+    Raises InvalidInput: `key_exposed`, `key_unusable`; Misuse(`missing_extra`).
+    """
+    if options.signer is None:
+        return None
+    from eventlog.audit.heads import signer_from
+
+    return signer_from(options.signer)
 
 
 async def _runner(app: str | None, log: SqliteLog, table: RunsTable, reach: Reach) -> Runner:
@@ -233,7 +268,7 @@ async def read_run(
         raise LogCorrupt("event_malformed", str(error), stream=run_stream(run_id)) from error
 
 
-def _log_to_standard_error(level: int) -> None:
+def log_to_standard_error(level: int) -> None:
     """Show the engine's log lines. This is the one place that configures logging."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_VisibleLines("%(asctime)s %(levelname)s %(message)s"))

@@ -17,12 +17,13 @@ from typing import Any, Final
 from msgspec import to_builtins
 
 from eventlog.cli.output import cell, time_text
-from eventlog.cli.record import decision_of
+from eventlog.cli.record import decision_of, redaction_of
 from eventlog.cli.text import shortened, visible
-from eventlog.events import Parent, ResumeRejected, RunClaimed, Waiting
+from eventlog.errors import CODES
+from eventlog.events import Parent, ResumeRejected, ResumeStarted, RunClaimed, Waiting
 from eventlog.log import RecordedEvent
 from eventlog.progress import ENDED, Progress, Step, Stored, requests_of
-from eventlog.run import Run, Status
+from eventlog.run import Run, Status, Vote
 from projections.run_refusals import OF_THE_RUN
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "state_lines",
     "stored_value",
     "terms_of",
+    "way_out",
 ]
 
 _VALUE: Final = 120
@@ -66,6 +68,7 @@ def state_document(run: Run, events: Sequence[RecordedEvent]) -> dict[str, Any]:
         "code_version": definition.version,
         "fingerprint": definition.fingerprint,
         "version": run.version,
+        **redaction_of(run),
         "epoch": run.epoch,
         "driven_by": to_builtins(progress.owner),
         "refused": last_refusal(run, events),
@@ -105,7 +108,7 @@ def last_refusal(run: Run, events: Sequence[RecordedEvent]) -> dict[str, Any] | 
         return None
     for event in reversed(events):
         match event.data:
-            case RunClaimed():
+            case RunClaimed() | ResumeStarted(step=None):
                 return None
             case ResumeRejected(step=None, reason=reason, detail=detail) if reason not in OF_THE_RUN:
                 return {"code": reason, "detail": detail, "at": time_text(event.recorded_at_us)}
@@ -120,6 +123,15 @@ def refused_text(refusal: Mapping[str, Any] | None) -> str | None:
     return refusal["code"] if detail is None else f"{refusal['code']} ({shortened(detail, 2 * _VALUE)})"
 
 
+def way_out(run: Run, events: Sequence[RecordedEvent]) -> str | None:
+    """Return why an approved run was not resumed when that was tried last, and what its reader can do about it."""
+    refusal = last_refusal(run, events) if run.status is Status.APPROVED else None
+    if refusal is None:
+        return None
+    known = CODES.get(refusal["code"])
+    return f"resume was refused: {refused_text(refusal)}{'' if known is None else f'. {known.hint}'}"
+
+
 def request_document(request: Run) -> dict[str, Any]:
     """Return one request of a run with what was said to it and what became of its effect."""
     proposal = request.proposal
@@ -131,7 +143,7 @@ def request_document(request: Run) -> dict[str, Any]:
         "args": proposal.args,
         "output": proposal.output,
         "folder": request.folder,
-        "proposal_hash": proposal.hash,
+        "proposal_hash": proposal.hash if request.redacted is None else request.proposal_hash,
         "status": request.status.value,
         **terms_of(request),
         "approval": request.approval,
@@ -157,11 +169,19 @@ def terms_of(request: Run) -> dict[str, Any]:
             "required": policy.required,
             "roles": list(policy.roles),
             "separation_of_duties": policy.separation_of_duties,
+            **({"level": policy.level} if policy.level else {}),
         },
-        "votes": [to_builtins(vote) for vote in request.votes],
+        "votes": [_vote(vote) for vote in request.votes],
         "expires_at": _time_text(request.expires_at_us),
         "supersedes": request.supersedes,
     }
+
+
+def _vote(vote: Vote) -> dict[str, Any]:
+    """Return a decision, with its level where that is more than that a program says so."""
+    spelled: dict[str, Any] = to_builtins(vote)
+    more = {name: spelled.pop(name) for name in ("level", "is_signed")}
+    return spelled | {name: value for name, value in more.items() if value}
 
 
 def happened_anyway(request: Mapping[str, Any]) -> str | None:
@@ -177,6 +197,7 @@ def state_card(document: Mapping[str, Any]) -> dict[str, Any]:
     waits = [document["waiting"], *document.get("also_waiting", ())] if document["waiting"] is not None else []
     names = ("run_id", "status", "workflow", "code_version", "fingerprint", "state_version", "version")
     card = {name: document[name] for name in names}
+    card["redacted"] = document.get("redacted")
     card["refused"] = refused_text(document["refused"])
     card["waiting"] = "; ".join(map(_wait_line, waits)) or None
     card["committed"] = ", ".join(document["committed"]) or None
