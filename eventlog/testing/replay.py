@@ -109,7 +109,7 @@ async def replay(
     past = _without_end(events) if run.status in ENDED else events
     replaying = _Replaying(run, fold_stream(run.run_id, past), actions)
     clock = FakeClock(_END_OF_TIME_US)
-    async with MemoryLog(actor="replay", clock=clock) as copy:
+    async with MemoryLog(actor="replay", clock=clock, scanner=None) as copy:
         for data in kept:
             await copy.artifacts.put(data)
         await _copy(past, run.run_id, copy)

@@ -29,6 +29,7 @@ try:
     from eventlog.testing.log_contract.beside import ArtifactsContract, SnapshotsContract
     from eventlog.testing.log_contract.contents import ContentContract, ReservedContract, TypesContract
     from eventlog.testing.log_contract.life import LifeContract
+    from eventlog.testing.log_contract.proving import ProvingContract, assert_tree
     from eventlog.testing.log_contract.reading import LookUpContract, ReadContract
     from eventlog.testing.log_contract.schemas import SchemaContract
     from eventlog.testing.log_contract.subject import NewLog, OpenableLog, OpenLog, assert_sound
@@ -51,6 +52,7 @@ __all__ = [
     "NewLog",
     "OpenLog",
     "OpenableLog",
+    "ProvingContract",
     "ReadContract",
     "ReservedContract",
     "RetryContract",
@@ -59,6 +61,7 @@ __all__ = [
     "SubscribeContract",
     "TypesContract",
     "assert_sound",
+    "assert_tree",
 ]
 
 
@@ -77,6 +80,7 @@ class LogContract(
     ReadContract,
     LookUpContract,
     SubscribeContract,
+    ProvingContract,
     LifeContract,
 ):
     """All of it. Inherit this, and give the fixture `new_log`."""

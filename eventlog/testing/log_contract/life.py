@@ -36,6 +36,15 @@ def _calls(log: RunLog) -> dict[str, Callable[[], Awaitable[Any]]]:
         "artifacts.get": lambda: log.artifacts.get("0" * 64),
         "load_snapshot": lambda: log.load_snapshot("a"),
         "save_snapshot": lambda: log.save_snapshot("a", Snapshot(1, b"state")),
+        "tree_head": lambda: log.tree_head(),
+        "tree_state": lambda: log.tree_state(),
+        "read_tiles": lambda: log.read_tiles(1, 0, 1),
+        "prove_inclusion": lambda: log.prove_inclusion(1, 1),
+        "prove_consistency": lambda: log.prove_consistency(0, 1),
+        "read_entries": lambda: first_of(log.read_entries()),
+        "signed_heads": lambda: log.signed_heads(),
+        "log_ids": lambda: log.log_ids(),
+        "sign_head": lambda: log.sign_head(),
     }
 
 

@@ -129,7 +129,7 @@ class ReadContract(Subject):
     async def test_the_head_is_the_last_event(self, log: RunLog) -> None:
         for number in range(1, 4):
             result = await log.append(f"s{number}", notes(2), expect=ANY)
-            assert await log.head() == Head(2 * number, result.leaf)
+            assert await log.head() == Head(2 * number, result.leaf, result.recorded_at_us)
 
     async def test_many_events_are_read_without_a_gap_or_a_double(self, log: RunLog) -> None:
         for stream in ("a", "b"):
