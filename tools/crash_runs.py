@@ -172,7 +172,7 @@ def _kill_often(campaign: _Campaign, options: argparse.Namespace) -> dict[str, A
     kills = 0
     for number in range(options.count):
         kills += 1
-        told |= _kill_once(campaign, number, generator.uniform(0.002, 0.05))
+        told |= _kill_once(campaign, number, generator.uniform(0.002, 0.1))
         wrong += [
             f"kill {number}: {run_id} has either effect or record" for run_id in campaign.target.torn(campaign.folder)
         ]

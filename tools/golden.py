@@ -1,8 +1,8 @@
 """Makes the golden files of the current format: a log as this version writes it, and what later ones must read in it.
 
-    python3 tools/golden.py
+    PYTHONPATH=. python3 tools/golden.py
 
-writes `tests/golden/v1.db` and `tests/golden/v1.json` once. Logs like it are in the field from the first release on, so
+writes `tests/golden/v2.db` and `tests/golden/v2.json` once. Logs like it are in the field from the first release on, so
 a golden file is never made again: the tool refuses to overwrite one. While a format is unreleased, delete both files by
 hand.
 
@@ -70,6 +70,7 @@ from eventlog.run import Run, Status, evolve
 from eventlog.runtime.run_streams import of_step
 from eventlog.stores.sqlite.schema import FORMAT_VERSION
 from eventlog.testing.clock import FakeClock
+from tools.golden_proof import describe_proof, write_what_is_proved
 
 __all__ = ["GOLDEN", "GOLDEN_REGISTRY", "Counter", "Refilled", "count", "describe", "make"]
 
@@ -219,7 +220,10 @@ async def make(path: Path) -> dict[str, Any]:
         await write_workflow_run(log, clock)
         await write_workflow_runs_that_stopped(log, clock)
         await log.append_reserved([Append("$log", [BarrierRecorded(reason="disk I/O error")], ANY)])
-        return {"format": FORMAT_VERSION, "store_id": log.store_id.hex(), **await describe(log)}
+    await write_what_is_proved(path, GOLDEN_REGISTRY, clock)
+    async with eventlog.open(path, registry=GOLDEN_REGISTRY) as log:
+        facts = {"format": FORMAT_VERSION, "store_id": log.store_id.hex()}
+        return {**facts, **await describe(log), "proof": await describe_proof(log)}
 
 
 async def write_own_events(log: RunLog, clock: FakeClock) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from tools.bench.cases.appends import APPEND_1, APPEND_100, APPEND_1000, X1, X1000
 from tools.bench.cases.history import AT_NONE, HISTORY, WITH_HISTORY
 from tools.bench.cases.processes import LARGEST_SHARE, LOCK_ERRORS, PROCESSES, WORST_WAIT
+from tools.bench.cases.proof import PRICE, PROOF
 from tools.bench.cases.reads import LOAD, VERIFY
 from tools.bench.cases.rebuild import FEED_OF_EVENTSOURCING, REBUILD
 from tools.bench.cases.recovery import RECOVERY
@@ -33,7 +34,7 @@ Direction = Literal["at least", "at most", "below"]
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """A goal. `number` is that of the notes; `over` is the side that is divided by, if it is a ratio.
 
-    The number `w` is of goals for workflows that the notes do not have.
+    The numbers `w` and `p` are of goals for workflows and for proof that the notes do not have.
     `is_worst` goals are about every single round, not about the middle one.
     """
 
@@ -114,6 +115,14 @@ GOALS: Final[tuple[Goal, ...]] = (
         bound=0.02,
     ),
     Goal(number="10", text="full verify, events in a second of one core", case=VERIFY.name, side=OURS, bound=150_000),
+    Goal(
+        number="p",
+        text="leaf, tree, scanner and signed heads for an event of 1 KiB, µs",
+        case=PROOF.name,
+        side=PRICE,
+        direction="at most",
+        bound=10,
+    ),
     Goal(number="11", text="rebuild of a view of six columns, events/s", case=REBUILD.name, side=OURS, bound=400_000),
     _ratio("11", "rebuild ÷ reading eventsourcing's feed", REBUILD.name, FEED_OF_EVENTSOURCING, 2.2),
     Goal(

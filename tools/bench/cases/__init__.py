@@ -9,6 +9,7 @@ from tools.bench.cases.case import Case, Place
 from tools.bench.cases.history import HISTORY
 from tools.bench.cases.limits import LIMITS
 from tools.bench.cases.processes import PROCESSES
+from tools.bench.cases.proof import PROOF
 from tools.bench.cases.reads import FEED, LOAD, VERIFY
 from tools.bench.cases.rebuild import REBUILD
 from tools.bench.cases.recovery import RECOVERY
@@ -30,6 +31,7 @@ CASES: Final[tuple[Case, ...]] = (
     LOAD,
     FEED,
     VERIFY,
+    PROOF,
     RESUME,
     REBUILD,
     PROCESSES,

@@ -16,7 +16,7 @@ from tools.bench.store import Settings
 
 __all__ = ["Case", "Place", "Unit", "rate"]
 
-Unit = Literal["events/s", "/s", "ms", "bytes/event", "s", ""]
+Unit = Literal["events/s", "/s", "ms", "bytes/event", "s", "µs", ""]
 
 
 class Place:
