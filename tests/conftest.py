@@ -37,6 +37,7 @@ STARTS_PROCESSES = frozenset(
         "test_dev_tool",
         "test_eventsource_py",
         "test_eventsourcing",
+        "test_outside_judges",
         "test_outside_suites",
         "test_readme",
         "test_sqlite_failures",

@@ -90,7 +90,8 @@ def killed_rebuilds(path: str, count: str, seed: str, writes_first: str = "") ->
             left.append((state, revision, position))
             table = name if state == "live" else f"{name}__g{_generation(connection, name, state)}"
             (placed,) = connection.execute(f"SELECT coalesce(sum(orders), 0) FROM {table}").fetchone()
-            if placed != position:
+            is_being_dropped = state == "kept" and placed < position  # its rows go first, a page at a time
+            if placed != position and not is_being_dropped:
                 wrong.append(f"{placed} orders at position {position}, {state}, revision {revision}")
         connection.close()
     return {"left": left, "wrong": wrong}

@@ -34,7 +34,8 @@ MAY_USE_FRONT_DOOR: Final = {"cli", "inbox"}
 # Which place may import which. A place is a file or folder of eventlog/, or projections/ as a whole; each may import
 # itself. `projections` is imported by whoever wires things together, and by nobody else.
 WORDS: Final = {"errors", "ids", "plain", "text", "times", "values", "events", "entry", "proposal", "codec", "log"}
-PURE: Final = WORDS | {"run", "views", "progress", "snapshots", "decide", "sentences"}
+HASHED: Final = {"merkle", "heads", "sealed", "remainders", "scanning", "signing"}  # what is proved, and to whom
+PURE: Final = WORDS | HASHED | {"run", "views", "progress", "snapshots", "decide", "sentences"}
 ENGINE: Final = PURE | {"stores", "runtime", "audit"}
 MAY_IMPORT: Final[Mapping[str, set[str]]] = {
     "errors": set(),
@@ -47,12 +48,18 @@ MAY_IMPORT: Final[Mapping[str, set[str]]] = {
     "entry": WORDS,
     "proposal": WORDS,
     "codec": WORDS,
-    "log": WORDS,
+    "log": WORDS | {"merkle", "heads", "scanning"},
+    "merkle": set(),
+    "heads": {"errors", "merkle"},
+    "sealed": {"entry"},
+    "remainders": WORDS,
+    "scanning": set(),
+    "signing": WORDS | {"merkle", "heads", "run"},
     "run": WORDS,
     "views": WORDS,
     "progress": WORDS | {"run"},
     "snapshots": WORDS | {"run", "progress"},
-    "decide": WORDS | {"run"},
+    "decide": WORDS | {"run", "signing"},
     "sentences": WORDS,
     "stores": PURE,
     "runtime": PURE | {"stores"},
@@ -61,11 +68,14 @@ MAY_IMPORT: Final[Mapping[str, set[str]]] = {
         "codec",
         "errors",
         "events",
+        "heads",
         "log",
+        "merkle",
         "plain",
         "progress",
         "proposal",
         "run",
+        "scanning",
         "sentences",
         "times",
         "views",
@@ -99,6 +109,7 @@ PURE_PACKAGES: Final = (
     "eventlog/decide/",
     "eventlog/progress/",
     "eventlog/sentences/",
+    "eventlog/signing/",
 )
 # The one exception: ids are made from the clock and the entropy pool, in a file that does nothing else.
 IO_ALLOWED: Final[Mapping[str, set[str]]] = {"eventlog.ids": {"os", "time"}}
@@ -111,6 +122,7 @@ DRIVERS: Final[Mapping[str, set[str] | None]] = {
     "sqlite3": SQLITE,
     "rfc8785": {"eventlog.proposal"},
     "click": {"eventlog.cli"},
+    "cryptography": {"eventlog.audit.pack.verifier", "eventlog.signing.ed25519", "eventlog.stores.subject_keys"},
     "pyarrow": {"eventlog.audit.export.parquet"},
     "httpx": {"eventlog.runtime.actions.http_request.action"},
     "rich": {"eventlog.cli"},

@@ -782,7 +782,7 @@ class TestDatabase:
         info = runs("db", "info", "--json", status=0).json
         assert (info["head"], info["format_version"], info["views_behind"]) == (
             4,
-            1,
+            2,
             {f"{view.name}/{view.revision}": 0 for view in KEPT},
         )
         assert info["events_by_type"] == {"checkpoint_saved": 2, "proposal_recorded": 2}
@@ -800,7 +800,7 @@ class TestDatabase:
     def test_a_log_of_the_current_format_needs_no_migration(self, runs: HereCommandLine) -> None:
         for words in (("--dry-run",), ()):
             document = runs("db", "migrate", *words, "--json", status=0).json
-            assert (document["format_version"], document["result"]) == (1, "nothing to do")
+            assert (document["format_version"], document["result"]) == (2, "nothing to do")
         assert runs("--db", "none.db", "db", "migrate", "--json", status=2).json["error"] == "store_not_found"
         assert not (runs.folder / "none.db").exists()
 

@@ -15,6 +15,7 @@ import pytest
 from eventlog import errors
 from eventlog.errors import (
     CODES,
+    AppendTooLate,
     ApprovalExpired,
     ApprovalRejected,
     ClaimLost,
@@ -45,6 +46,7 @@ CLASSES: list[type[EventLogError]] = [
 # Each class that has one code of its own, made as its raiser makes it.
 OF_ONE_CODE: list[tuple[EventLogError, str]] = [
     (WrongExpectedVersion("orders-7", "at version 3", 5), "version_conflict"),
+    (AppendTooLate(at_us=7, before_us=3), "append_too_late"),
     (RunConflict("run-1", "another resumer was first"), "run_conflict"),
     (ClaimLost("run-1", epoch=7, held=3), "claim_lost"),
     (LogCorrupt("leaf_mismatch", "position 3 is not what its hash says", position=3, stream="a"), "log_corrupt"),
@@ -174,7 +176,7 @@ def test_an_error_without_an_explanation_cannot_be_made() -> None:
 
 def test_what_to_do_is_told_by_the_branch_of_the_tree() -> None:
     branches: list[tuple[type[EventLogError], set[type[EventLogError]]]] = [
-        (Conflict, {WrongExpectedVersion, RunConflict, ClaimLost}),
+        (Conflict, {AppendTooLate, WrongExpectedVersion, RunConflict, ClaimLost}),
         (StoreUnavailable, {StoreBusy, CommitOutcomeUnknown}),
         (
             Refused,

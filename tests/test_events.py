@@ -22,6 +22,8 @@ from eventlog.events import (
     ApprovalExpired,
     ApprovalRecorded,
     ApprovalRevoked,
+    ApproverEnrolled,
+    ApproverRevoked,
     BarrierRecorded,
     CheckpointSaved,
     ChildFinished,
@@ -31,11 +33,18 @@ from eventlog.events import (
     CompensationFailed,
     CompensationStarted,
     Definition,
+    Envelope,
+    EnvelopeSignature,
     Failure,
+    LogKeyDeclared,
+    LogKeyRevoked,
+    LogKeyRotated,
+    LogRestored,
     OutcomeReconciled,
     OutcomeUnknown,
     Owner,
     Parent,
+    PayloadErased,
     PolicyTerms,
     ProposalRecorded,
     ProposalRejected,
@@ -54,6 +63,7 @@ from eventlog.events import (
     StepCompleted,
     StepFailed,
     StepStarted,
+    SubjectErased,
     TimerFired,
     TimerSet,
     TransitionRejected,
@@ -65,6 +75,14 @@ from eventlog.plain import Limits
 LIMITS = Limits()
 OWNER = Owner(host="h", boot="b", lock="l")
 OWNER_JSON = '{"host":"h","boot":"b","lock":"l"}'
+ENVELOPE = Envelope(
+    payload="e30=",
+    payload_type="application/vnd.in-toto+json",
+    signatures=(EnvelopeSignature(keyid="k", sig="c2ln"),),
+)
+ENVELOPE_BODY = (
+    '{"payload":"e30=","payloadType":"application/vnd.in-toto+json","signatures":[{"keyid":"k","sig":"c2ln"}]}'
+)
 
 # One line is one released spelling of schema version 1. Lines are added, never changed: logs in the field hold them.
 RELEASED: list[tuple[str, msgspec.Struct, str]] = [
@@ -438,6 +456,31 @@ RELEASED: list[tuple[str, msgspec.Struct, str]] = [
         '"roles":["ops"],"is_deciding":false}',
     ),
     (
+        "approval_recorded",
+        ApprovalRecorded(
+            request_id="approval:r",
+            decision="approve",
+            approval_hash="p",
+            actor_source="signed",
+            level=2,
+            envelope=ENVELOPE,
+        ),
+        '{"request_id":"approval:r","decision":"approve","approval_hash":"p","actor_source":"signed","level":2,'
+        f'"envelope":{ENVELOPE_BODY}}}',
+    ),
+    (
+        "proposal_recorded",
+        ProposalRecorded(
+            request_id="approval:r",
+            proposal=msgspec.Raw(b'{"action":"a","args":{},"output":"o"}'),
+            proposal_hash="p",
+            policy=PolicyTerms(level=2),
+            action_sha256="d",
+        ),
+        '{"request_id":"approval:r","proposal":{"action":"a","args":{},"output":"o"},"proposal_hash":"p",'
+        '"policy":{"level":2},"action_sha256":"d"}',
+    ),
+    (
         "approval_expired",
         ApprovalExpired(step="a", request_id="approval:r:a", expires_at_us=9),
         '{"step":"a","request_id":"approval:r:a","expires_at_us":9}',
@@ -644,6 +687,64 @@ RELEASED: list[tuple[str, msgspec.Struct, str]] = [
     ),
     ("run_cancelled", RunCancelled(actor_source="os", reason="too late"), '{"actor_source":"os","reason":"too late"}'),
     ("barrier_recorded", BarrierRecorded(reason="disk I/O error"), '{"reason":"disk I/O error"}'),
+    ("log_key_declared", LogKeyDeclared(verifier_key="log+1+a"), '{"verifier_key":"log+1+a"}'),
+    (
+        "log_key_rotated",
+        LogKeyRotated(verifier_key="log+2+b", replaces="log+1+a", signature="c2ln"),
+        '{"verifier_key":"log+2+b","replaces":"log+1+a","signature":"c2ln"}',
+    ),
+    (
+        "log_key_revoked",
+        LogKeyRevoked(verifier_key="log+1+a", from_size=7, reason="stolen"),
+        '{"verifier_key":"log+1+a","from_size":7,"reason":"stolen"}',
+    ),
+    (
+        "log_restored",
+        LogRestored(previous_log_id="0" * 32, size=9, root="r", reason="disk lost", note="n", is_from_signer=True),
+        '{"previous_log_id":"00000000000000000000000000000000","size":9,"root":"r","reason":"disk lost","note":"n",'
+        '"is_from_signer":true}',
+    ),
+    (
+        "approver_enrolled",
+        ApproverEnrolled(
+            approver="anna",
+            key_id="k",
+            kind="ssh-ed25519",
+            public_key="ssh-ed25519 A",
+            proof=ENVELOPE,
+            level=3,
+            roles=("cfo",),
+        ),
+        '{"approver":"anna","key_id":"k","kind":"ssh-ed25519","public_key":"ssh-ed25519 A",'
+        f'"proof":{ENVELOPE_BODY},"level":3,"roles":["cfo"]}}',
+    ),
+    (
+        "approver_enrolled",
+        ApproverEnrolled(approver="anna", key_id="k", kind="ed25519", public_key="QQ==", proof=ENVELOPE),
+        f'{{"approver":"anna","key_id":"k","kind":"ed25519","public_key":"QQ==","proof":{ENVELOPE_BODY}}}',
+    ),
+    ("approver_revoked", ApproverRevoked(key_id="k", reason="left"), '{"key_id":"k","reason":"left"}'),
+    ("approver_revoked", ApproverRevoked(key_id="k"), '{"key_id":"k"}'),
+    (
+        "payload_erased",
+        PayloadErased(
+            position=3,
+            body_kind=0,
+            body_len=12,
+            content_commit="c",
+            stored_hash="s",
+            legal_basis="GDPR art. 17",
+            remainder=msgspec.Raw(b'{"n":1}'),
+            reason="asked for",
+        ),
+        '{"position":3,"body_kind":0,"body_len":12,"content_commit":"c","stored_hash":"s","legal_basis":"GDPR art. 17",'
+        '"remainder":{"n":1},"reason":"asked for"}',
+    ),
+    (
+        "subject_erased",
+        SubjectErased(key_id="k", legal_basis="GDPR art. 17", reason="asked for"),
+        '{"key_id":"k","legal_basis":"GDPR art. 17","reason":"asked for"}',
+    ),
 ]
 
 ALL: dict[str, Any] = {**RUN_EVENTS, **LOG_EVENTS}
@@ -680,7 +781,9 @@ def test_an_event_is_called_by_its_class_name_in_snake_case(name: str, cls: type
 
 
 @pytest.mark.parametrize(
-    "cls", [*ALL.values(), Owner, Waiting, Failure, Definition, Parent, PolicyTerms], ids=lambda cls: cls.__name__
+    "cls",
+    [*ALL.values(), Owner, Waiting, Failure, Definition, Parent, PolicyTerms, Envelope, EnvelopeSignature],
+    ids=lambda cls: cls.__name__,
 )
 def test_an_event_is_immutable_compact_closed_and_explained(cls: type[msgspec.Struct]) -> None:
     config = cls.__struct_config__

@@ -35,7 +35,7 @@ import eventlog
 from eventlog.audit.export import SPELLINGS, ExportedEvent, Selection, Spelling, exported, selected, spelling
 from eventlog.audit.export.cloudevents import cloud_event_line
 from eventlog.audit.export.csv import CSV_HEADER, csv_line, guarded, unguarded
-from eventlog.audit.export.exported_event import FIELDS
+from eventlog.audit.export.exported_event import FIELDS, OPTIONAL_FIELDS
 from eventlog.audit.export.jsonl import json_line
 from eventlog.audit.export.parquet import ROWS
 from eventlog.codec import REGISTRY, Registry
@@ -156,7 +156,7 @@ class TestJsonLines:
                 "log_id": log_id,
                 "data": json.loads(event.body),
             }
-            assert list(line) == [name for name in FIELDS if not name.startswith("stored_")]
+            assert list(line) == [name for name in FIELDS if name not in OPTIONAL_FIELDS]
         assert [line["data"] for line in found[: len(HOSTILE)]] == HOSTILE
         assert pandas.Timestamp(found[0]["recorded_at"]).value // 1000 == found[0]["recorded_at_us"]
 

@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 import eventlog
-from eventlog.events import RUN_EVENTS
+from eventlog.entry import parse
+from eventlog.errors import StoreUnavailable
+from eventlog.events import LOG_EVENTS, RUN_EVENTS
 from eventlog.log import Expect
 from eventlog.stores.sqlite.schema import FORMAT_VERSION
 from eventlog.testing.log_contract import assert_sound
 from tools import golden
+from tools.golden_proof import describe_proof
 
 VERSIONS = sorted(path.stem for path in golden.GOLDEN.glob("v*.db"))
 
@@ -52,20 +55,49 @@ def test_every_format_up_to_the_current_one_has_golden_files() -> None:
     assert [f"v{number}" for number in range(1, FORMAT_VERSION + 1)] == VERSIONS
 
 
+def as_far_as_known(now: Any, then: Any) -> Any:
+    """Return what is read now without the fields that a program of then did not know."""
+    if isinstance(now, dict) and isinstance(then, dict):
+        return {name: as_far_as_known(value, then[name]) for name, value in now.items() if name in then}
+    if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
+        return [as_far_as_known(*each) for each in zip(now, then, strict=True)]
+    return now
+
+
 @pytest.mark.parametrize("is_read_only", [False, True])
 async def test_a_golden_log_holds_the_same_events_and_folds_to_the_same_state(
     path: Path, expected: dict[str, Any], is_read_only: bool
 ) -> None:
+    await migrate(path)
     async with eventlog.open(path, registry=golden.GOLDEN_REGISTRY, is_read_only=is_read_only) as log:
-        found = await golden.describe(log)
+        found = json.loads(json.dumps({**await golden.describe(log), "proof": await describe_proof(log)}))
         assert log.store_id.hex() == expected["store_id"]
-    for name, value in found.items():
-        assert json.loads(json.dumps(value)) == expected[name], name
+        assert log.facts.format_version == FORMAT_VERSION
+    if expected["format"] == 1:
+        del found["proof"]
+    assert as_far_as_known(found, expected) == {name: expected[name] for name in found}
+
+
+async def migrate(path: Path) -> None:
+    """Bring the log to the current format, as whoever opens it for writing does."""
+    async with eventlog.open(path, registry=golden.GOLDEN_REGISTRY):
+        pass
+
+
+@pytest.mark.parametrize("version", VERSIONS[:-1], indirect=True)
+async def test_a_golden_log_of_an_older_format_is_not_read_before_it_is_migrated(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(StoreUnavailable) as refused:
+        async with eventlog.open(path, is_read_only=True):
+            pass
+    assert refused.value.code == "migration_required"
+    assert path.read_bytes() == before
 
 
 async def test_a_golden_log_verifies(path: Path, expected: dict[str, Any]) -> None:
     async with eventlog.open(path, registry=golden.GOLDEN_REGISTRY) as log:
         assert await assert_sound(log) == len(expected["events"])
+        assert await log.check_file() == []
 
 
 async def test_a_golden_log_can_be_gone_on_with(path: Path, expected: dict[str, Any]) -> None:
@@ -86,12 +118,12 @@ async def test_a_golden_log_can_be_gone_on_with(path: Path, expected: dict[str, 
 ROWS = """
 SELECT e.position, e.version, e.recorded_at_us, e.schema_version, e.event_id, e.causation_id, e.body_kind,
        CAST(e.body AS BLOB) AS body, e.salt, e.leaf, s.name AS stream, t.name AS type, a.name AS actor,
-       e.correlation_id
+       e.correlation_id, e.body AS text
 FROM events e JOIN streams s USING (stream_id) JOIN types t USING (type_id) JOIN actors a USING (actor_id)
 ORDER BY e.position"""
 
 
-def entry_of(row: sqlite3.Row, log_id: bytes, previous: bytes) -> bytes:
+def entry_of(row: sqlite3.Row, log_id: bytes, previous: bytes, erasure: dict[str, Any]) -> bytes:
     """Return the entry of a row, field by field as the layout of version 1 lists them."""
     entry: bytes = b"eventlog/entry/v1" + b"\x00"
     entry += log_id
@@ -102,9 +134,18 @@ def entry_of(row: sqlite3.Row, log_id: bytes, previous: bytes) -> bytes:
     entry += row["event_id"]
     entry += row["causation_id"] or b"\x00" * 16
     entry += struct.pack(">B", row["body_kind"])
-    entry += struct.pack(">I", len(row["body"]))
-    entry += hashlib.sha256(b"eventlog/content/v1\x00" + row["salt"] + row["body"]).digest()
-    entry += b"\x00" * 32
+    if row["body"] is None:
+        entry += struct.pack(">I", erasure["body_len"])
+        entry += bytes.fromhex(erasure["content_commit"]) + bytes.fromhex(erasure["stored_hash"])
+    elif row["body_kind"] == 1:
+        assert (row["body"][0], row["salt"]) == (1, None)
+        entry += struct.pack(">I", len(row["body"]))
+        entry += row["body"][29:61]
+        entry += hashlib.sha256(b"eventlog/stored/v1\x00" + row["body"]).digest()
+    else:
+        entry += struct.pack(">I", len(row["body"]))
+        entry += hashlib.sha256(b"eventlog/content/v1\x00" + row["salt"] + row["body"]).digest()
+        entry += b"\x00" * 32
     entry += previous
     assert len(entry) == 193
     for text in (row["stream"], row["type"], row["actor"], row["correlation_id"] or ""):
@@ -121,15 +162,46 @@ def test_every_leaf_of_a_golden_log_is_the_hash_of_its_entry(path: Path, expecte
     connection.close()
     assert len(rows) == len(expected["events"]) == expected["head"][0]
     last: dict[str, bytes] = {}
+    said = [json.loads(row["body"]) for row in rows if row["type"] == "payload_erased"]
+    erasures = {each["position"]: each for each in said}
     for row, event in zip(rows, expected["events"], strict=True):
         log_id = next(each["log_id"] for each in reversed(log_ids) if each["first_position"] <= row["position"])
         previous = last.get(row["stream"], b"\x00" * 32)
-        leaf = hashlib.sha256(b"\x00" + entry_of(row, log_id, previous)).digest()
+        entry = entry_of(row, log_id, previous, erasures.get(row["position"], {}))
+        leaf = hashlib.sha256(b"\x00" + entry).digest()
         assert leaf == row["leaf"]
         assert (leaf.hex(), previous.hex()) == (event["leaf"], event["prev_in_stream"])
-        assert row["body"].decode("utf-8") == event["body"]
+        body: bytes | None = row["body"]
+        assert body is None or isinstance(row["text"], bytes if row["body_kind"] else str)
+        assert event["body"] == ("" if body is None or row["body_kind"] else body.decode("utf-8"))
         last[row["stream"]] = leaf
     assert expected["head"][1] == rows[-1]["leaf"].hex()
+
+
+# ── the tree once more, as RFC 6962 defines it ───────────────────────────────────────────────────────────────────────
+
+
+def root_of(leaves: list[bytes]) -> bytes:
+    """Return the Merkle tree hash of these leaf hashes."""
+    if len(leaves) < 2:
+        return leaves[0] if leaves else hashlib.sha256(b"").digest()
+    half = 1 << (len(leaves) - 1).bit_length() - 1
+    return hashlib.sha256(b"\x01" + root_of(leaves[:half]) + root_of(leaves[half:])).digest()
+
+
+async def test_the_tree_of_a_golden_log_is_that_of_its_leaves(path: Path, expected: dict[str, Any]) -> None:
+    await migrate(path)
+    leaves = [bytes.fromhex(event["leaf"]) for event in expected["events"]]
+    async with eventlog.open(path, registry=golden.GOLDEN_REGISTRY, is_read_only=True) as log:
+        found = await describe_proof(log)
+        entries = [entry async for entry in log.read_entries()]
+    assert [hashlib.sha256(b"\x00" + entry.entry).digest() for entry in entries] == leaves
+    assert [parse(entry.entry).position for entry in entries] == list(range(1, len(leaves) + 1))
+    assert found["roots"] == [[size, root_of(leaves[:size]).hex()] for size, _ in found["roots"]]
+    assert found["tree"][0] == found["roots"][-1][0] == len(leaves)
+    tiles = [root_of(leaves[at : at + 256]).hex() for at in range(0, len(leaves) - 255, 256)]
+    assert found["tiles"] == [[number, root] for number, root in enumerate(tiles)]
+    assert expected["format"] == 1 or (tiles and len(found["heads"]) == 2 and len(found["log_ids"]) == 2)
 
 
 # ── the golden files themselves ──────────────────────────────────────────────────────────────────────────────────────
@@ -138,6 +210,7 @@ def test_every_leaf_of_a_golden_log_is_the_hash_of_its_entry(path: Path, expecte
 def test_a_golden_log_holds_every_event_of_a_run_and_events_of_users(expected: dict[str, Any]) -> None:
     kinds = {event["type"] for event in expected["events"]}
     assert {*RUN_EVENTS, "barrier_recorded"} <= kinds
+    assert expected["format"] == 1 or set(LOG_EVENTS) <= kinds
     assert {"stock_refilled", "stock_counted", "stock_ordered", "note_taken"} <= kinds
     assert {run["status"] for run in expected["runs"].values()} == {
         "COMPLETED",
@@ -167,8 +240,9 @@ async def test_what_the_tool_makes_today_reads_like_the_golden_log(tmp_path: Pat
     expected = json.loads((golden.GOLDEN / f"v{FORMAT_VERSION}.json").read_text(encoding="utf-8"))
     made = await golden.make(tmp_path / "log.db")
     random = {"event_id", "causation_id", "leaf", "prev_in_stream"}
+    about_random = {"payload_erased", "subject_erased", "log_restored"}
     for now, then in zip(made["events"], expected["events"], strict=True):
-        if "op_key" in then["body"]:  # it is made from the random id of the store
+        if "op_key" in then["body"] or then["type"] in about_random:  # it is made from the random id of the store
             now, then = {**now, "body": ""}, {**then, "body": ""}
         assert {name: now[name] for name in now.keys() - random} == {name: then[name] for name in then.keys() - random}
     assert made["stock"] == expected["stock"]

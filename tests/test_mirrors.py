@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 import eventlog
-from eventlog.errors import EventLogError, MirrorBehind, MirrorDamaged, StoreUnavailable
+from eventlog.errors import EventLogError, InvalidInput, MirrorBehind, MirrorDamaged, StoreUnavailable
 from eventlog.log import Append, Expect, NewEvent, RunLog, TransactionalLog
 from eventlog.progress import requests_of
 from eventlog.proposal import propose
+from eventlog.stores.subject_keys import SubjectKeys
 from eventlog.testing.log_contract import assert_sound
 from projections.mirrors import Begun, Mirror, MirroredLog, TranscriptMirror, mirrored
 from projections.mirrors.transcript_lines import line_of, read_line
@@ -871,3 +872,19 @@ class TestDisks:
                 await log.append("notes", [note()], expect=ANY)
             assert caught.value.code == "mirror_unavailable"
             assert (await log.head()).position == 0
+
+
+async def test_what_is_encrypted_in_the_log_gets_into_no_mirror(tmp_path: Path) -> None:
+    keys = SubjectKeys(tmp_path / "keys", wrapping_key=bytes(range(32)))
+    async with eventlog.open(tmp_path / "a.db", subject_keys=keys) as log:
+        await log.append("letters-1", [NewEvent("letter_sent", {"to": "ada"})], expect=Expect.any(), subject="c-1")
+    again = eventlog.open(tmp_path / "a.db", subject_keys=keys)
+    async with mirrored(again, TranscriptMirror(tmp_path / "out", streams="letters-")) as both:
+        for appends in (
+            [Append("letters-1", [NewEvent("letter_sent", {})], Expect.any())],
+            [Append("letters-2", [NewEvent("letter_sent", {})], Expect.any(), "c-1")],
+            [Append("letters-2", [NewEvent("letter_sent", {})], Expect.any(), None, "letters-1")],
+        ):
+            with pytest.raises(InvalidInput) as refused:
+                await both.append_many(appends)
+            assert (refused.value.code, refused.value.path) == ("invalid_argument", "$.subject")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -55,7 +56,21 @@ def test_a_shell_block_runs(block: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "error" not in done.stderr
     assert '"result": "executed"' in done.stdout
-    assert '"result": "already_completed"' in done.stdout
+    if "keys new" not in block:
+        assert '"result": "already_completed"' in done.stdout
+
+
+def test_what_the_block_on_proof_makes_is_accepted_by_the_verifier_alone(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks("bash") if "keys new" in block)
+    script = f"set -eu\neventlog() {{ '{sys.executable}' -m eventlog \"$@\"; }}\n{block}"
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=True)
+    verifier = ROOT / "eventlog" / "audit" / "pack" / "verifier.py"
+    vkey = json.loads((tmp_path / "log-key.json").read_text(encoding="utf-8"))["verifier_key"]
+    named = ["run-1.zip", "--log-key", vkey, "--approver", "ada=ada.pub", "--min-level", "2", "--head", "log.key.heads"]
+    command = [sys.executable, "-I", str(verifier), *named]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "VERIFIED" in done.stdout
 
 
 def test_the_request_that_is_shown_is_one_that_the_action_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,8 +103,8 @@ def subject_of(text: str, events: Sequence[RecordedEvent]) -> Subject:
 
 
 def verdicts(finding: Finding) -> Verdicts:
-    findings = {name: finding for name in Verdicts.__struct_fields__ if name not in ("events", "head")}
-    return Verdicts(**findings, events=3, head=9)
+    findings = {name: finding for name in Verdicts.__struct_fields__ if name not in ("events", "head", "after")}
+    return Verdicts(**findings, events=3, head=9, after=0)
 
 
 @cache
