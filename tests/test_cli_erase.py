@@ -93,7 +93,7 @@ class TestErasing:
     def test_a_reader_that_keeps_a_copy_ends_it_with_try_again(
         self, cli: HereCommandLine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("eventlog.stores.sqlite.log._PURGES", 2)
+        monkeypatch.setattr("eventlog.stores.sqlite.erasing._PURGES", 2)
         finish(cli, "run-1")
         with closing(sqlite3.connect(cli.folder / "a.db")) as reader:
             reader.execute("BEGIN")

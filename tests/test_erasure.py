@@ -346,7 +346,7 @@ class TestBesideOthers:
     async def test_a_reader_keeps_a_copy_and_the_answer_says_so(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("eventlog.stores.sqlite.log._PURGES", 2)
+        monkeypatch.setattr("eventlog.stores.sqlite.erasing._PURGES", 2)
         async with open_file(path) as log:
             await add_notes(log)
             with closing(sqlite3.connect(path)) as reader:

@@ -69,9 +69,9 @@ def test_process_that_is_killed_in_a_migration_leaves_the_old_format_or_the_new_
 
 async def test_processes_that_migrate_at_once_do_it_once(path: Path) -> None:
     done = await asyncio.gather(
-        *(asyncio.to_thread(child.run, tree_scenarios.appends, path, f"s{number}", 1) for number in range(3))
+        *(asyncio.to_thread(child.run, tree_scenarios.appends_beside_others, path, f"s{number}") for number in range(3))
     )
-    assert all(each.returncode == 0 for each in done)
+    assert all(each.returncode == 0 for each in done), [each.stderr for each in done]
     async with open_file(path) as log:
         assert await assert_tree(log) == await assert_sound(log) == max(each.result for each in done)
 

@@ -209,7 +209,7 @@ async def test_what_steps_and_effects_report_and_how_long_they_took_is_added_up_
 async def test_two_processes_that_fold_half_of_a_log_each_come_to_the_same_view(
     tmp_path: Path, projection: Projection
 ) -> None:
-    chance, clock, view = random.Random(3), FakeClock(), SqliteView(projection)
+    chance, clock, view = random.Random(4), FakeClock(), SqliteView(projection)
     async with eventlog.open(tmp_path / "log.db", clock=clock) as log:
         assert isinstance(log, SqliteLog)
         await live(log, clock, chance)

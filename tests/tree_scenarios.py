@@ -45,6 +45,13 @@ async def appends(path: str, stream: str, count: str) -> int:
         return await assert_tree(log)
 
 
+async def appends_beside_others(path: str, stream: str) -> int:
+    """Append as a process of its own while others do, and return where the log ended then."""
+    async with open_file(path) as log:
+        await log.append(stream, _notes(1), expect=ANY)
+        return (await log.head()).position
+
+
 async def writes_fail_in_turn(path: str) -> list[Any]:
     """Fail the n-th write, then the n-th sync, of an append that completes a tile; the tree is right every time."""
     faults = Faults()

@@ -26,23 +26,26 @@ _OWN: Final = "eventlog."
 
 
 class ActionDigests:
-    """The digests of the actions of one program, made at once: reading source text would hold up a run in the middle.
+    """The digests of the actions of one program. Raises as `action_digest`.
 
-    Raises as `action_digest`.
+    Those for which source text is read are made at once, for that would hold up a run in the middle; others when they
+    are first asked for.
     """
 
     def __init__(self, actions: Mapping[str, AnyAction]) -> None:
-        self._known: Final = {name: action_digest(action) for name, action in actions.items()}
+        self._actions: Final = actions
+        self._known = {name: action_digest(action) for name, action in actions.items() if not _is_own(action)}
 
     def of(self, name: str) -> str | None:
         """Return the digest of the action of this name; None if the program does not have it."""
+        if name not in self._known and name in self._actions:
+            self._known[name] = action_digest(self._actions[name])
         return self._known.get(name)
 
 
 def action_digest(action: AnyAction) -> str:
     """Return the digest of an action, 64 hex digits. Raises InvalidInput for a `definition` that is no plain data."""
     kind = type(action)
-    is_own = kind.__module__.startswith(_OWN)
     try:
         return hash_of(
             canonical_bytes(
@@ -51,7 +54,7 @@ def action_digest(action: AnyAction) -> str:
                     "promise": Promise(action.promise).value,
                     "compensation": compensation_of(action),
                     "kind": f"{kind.__module__}.{kind.__qualname__}",
-                    "code": {} if is_own else _code(action),
+                    "code": {} if _is_own(action) else _code(action),
                     "definition": getattr(action, "definition", None),
                 }
             )
@@ -59,6 +62,11 @@ def action_digest(action: AnyAction) -> str:
     except InvalidInput as error:
         message = f"the `definition` of the action {action.name!r} is no plain data: {error}"
         raise InvalidInput("invalid_argument", message) from error
+
+
+def _is_own(action: AnyAction) -> bool:
+    """Say whether an action is one of this package."""
+    return type(action).__module__.startswith(_OWN)
 
 
 def _code(action: AnyAction) -> dict[str, Any]:
