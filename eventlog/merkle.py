@@ -83,10 +83,6 @@ class Frontier:
         """Return the hashes, one behind the other."""
         return b"".join(self.hashes)
 
-    def copy(self) -> Frontier:
-        """Return one that grows by itself."""
-        return Frontier(self.size, self.hashes)
-
     # Every append and every verified event passes here: local names, no calls.
     def extend(self, leaves: Iterable[bytes], tiles: list[tuple[int, int, bytes]] | None = None) -> None:
         """Append leaves. The roots of complete subtrees of 256, 256**2, … leaves are added to `tiles`.

@@ -26,9 +26,9 @@ from typing import Any, Final
 
 import msgspec
 
-from eventlog.events import LOG_EVENTS, RUN_EVENTS
+from eventlog.events import RUN_EVENTS
 
-__all__ = ["ERASED", "REMAINDERS", "is_erasable", "remainder_of"]
+__all__ = ["ERASED", "REMAINDERS", "remainder_of"]
 
 ERASED: Final = "[erased]"
 """What stands where a text was that has to be there."""
@@ -44,11 +44,6 @@ _GONE: Final = _Gone()
 
 Rule = Callable[[Any], Any]
 """From what stood in a field to what stands there now."""
-
-
-def is_erasable(type: str) -> bool:
-    """Say whether the body of an event of this type may be erased: not one that says what became of the log itself."""
-    return type not in LOG_EVENTS
 
 
 def remainder_of(type: str, body: bytes) -> bytes:

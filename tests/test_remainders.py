@@ -15,7 +15,7 @@ from eventlog import RunContext, remainders
 from eventlog.events import LOG_EVENTS, RUN_EVENTS, ActionExecuted
 from eventlog.log import RecordedEvent, RunLog
 from eventlog.progress import fold_stream, requests_of
-from eventlog.remainders import ERASED, REMAINDERS, is_erasable, remainder_of
+from eventlog.remainders import ERASED, REMAINDERS, remainder_of
 from eventlog.run import Run
 from eventlog.testing.clock import FakeClock
 from tests.effect_runs import LEASE_S, Receiver, Sending, trace_of
@@ -140,13 +140,11 @@ def value_of(hint: Any, field: str, is_kept: bool, name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(LOG_EVENTS))
-def test_events_about_the_log_are_never_erased(name: str) -> None:
-    assert not is_erasable(name)
+def test_of_an_event_about_the_log_nothing_would_stay(name: str) -> None:
     assert remainder_of(name, b'{"reason":"crash"}') == b""
 
 
 def test_of_an_event_of_another_program_nothing_stays() -> None:
-    assert is_erasable("order_placed")
     assert remainder_of("order_placed", b'{"to":"anna"}') == b""
 
 

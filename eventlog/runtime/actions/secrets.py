@@ -54,8 +54,6 @@ MARK: Final = MASK
 """What stands where a secret was taken out."""
 
 _KEY: Final = "$secret"
-_PREFIX: Final = "prefix"
-_FINGERPRINT: Final = "fingerprint"
 _LABEL: Final = b"eventlog/secret/v1\0"
 _FINGERPRINT_SIZE: Final = 16
 _MIN_KEY: Final = 16

@@ -61,7 +61,7 @@ SELECT log_id, size, note, signed_at_us FROM heads WHERE size > :after AND size 
 """
 _NEWEST_HEADS: Final = """
 SELECT log_id, size, note, signed_at_us FROM heads WHERE log_id = ? AND size > ? ORDER BY size DESC LIMIT 10"""
-_ADD_HEAD: Final = "INSERT OR IGNORE INTO heads (size, log_id, note, signed_at_us) VALUES (?, ?, ?, ?)"
+_ADD_HEAD: Final = "INSERT INTO heads (size, log_id, note, signed_at_us) VALUES (?, ?, ?, ?)"
 _HAS_HEAD: Final = "SELECT 1 FROM heads WHERE size = ? AND log_id = ?"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from typing import Any, Final
@@ -56,15 +56,15 @@ async def _open(place: Place) -> AsyncIterator[list[Side]]:
 
 async def _round(logs: Mapping[str, SqliteLog], calls: int) -> Mapping[str, float]:
     found = dict.fromkeys(logs, 0.0)
-    for number in range(calls):
+    for _ in range(calls):
         for name, log in logs.items():
-            with _unproved() if name == PLAIN else _as_it_is():
-                found[name] += await _microseconds(log, number)
+            with _unproved() if name == PLAIN else nullcontext():
+                found[name] += await _microseconds(log)
     means = {name: spent / calls for name, spent in found.items()}
     return {**means, PRICE: means[SIGNED] - means[PLAIN]}
 
 
-async def _microseconds(log: SqliteLog, number: int) -> float:
+async def _microseconds(log: SqliteLog) -> float:
     """Return the processor time of one event, of 1000 in a call, and of the head that is signed behind them."""
     appends = [Append(f"s-{time.monotonic_ns()}", [NewEvent("said", _BODY) for _ in range(_EACH)], Expect.any())]
     began_s = time.process_time()
@@ -93,11 +93,6 @@ def _unproved() -> Iterator[None]:
         mock.patch.object(transaction, "read_frontier", no_frontier),
     ):
         yield
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield
 
 
 PROOF: Final = Case(
