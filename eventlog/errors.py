@@ -252,6 +252,10 @@ CODES: Final[Mapping[str, Explanation]] = {
         "The log holds the report of a resumer that came late: its effect happened. `not_executed` would do it again.",
         "Read the report with `eventlog runs show RUN`, and give the verdict `executed`.",
     ),
+    "verdict_stale": Explanation(
+        "When you looked it was not recorded yet that the last attempt is over, so it may have happened since.",
+        "Read `eventlog approvals show RUN` again, look at the receiver again, and name the version that you read.",
+    ),
     "invalid_verdict": Explanation(
         "A verdict is `executed`, `not_executed` or `abandoned`.", "Use one of the three words."
     ),
@@ -266,7 +270,7 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "lease_used_up": Explanation(
         "The process stood still between the intent and the effect; nothing was done.",
-        "Resume; a workflow tries again by itself. If it happens often, give the runner a longer lease.",
+        "Resume; a workflow tries a few times by itself. If it happens often, give the runner a longer lease.",
     ),
     "path_not_allowed": Explanation(
         "The target is outside the folder this action may write to, or is no path at all.",
@@ -390,6 +394,9 @@ CODES: Final[Mapping[str, Explanation]] = {
     "store_full": Explanation("The disk is full; nothing was written.", "Free some space and try again."),
     "store_io_error": Explanation(
         "The operating system reported an I/O error; nothing was written.", "Check the disk, then try again."
+    ),
+    "store_out_of_memory": Explanation(
+        "There is not enough memory for the transaction; nothing was written.", "Append less at a time, or free memory."
     ),
     "store_readonly": Explanation("The log is open for reading only.", "Open it with write access."),
     "store_cannot_open": Explanation(

@@ -429,11 +429,15 @@ class ActionFailed(OfRequest, frozen=True, kw_only=True):
 
 
 class OutcomeUnknown(OfRequest, frozen=True, kw_only=True):
-    """An intent without a result that nobody can settle automatically."""
+    """An intent without a result that nobody can settle automatically.
+
+    `strays_are_over`: every resumer that was overruled before is proved dead by now.
+    """
 
     action: str
     op_key: str
     why: str
+    strays_are_over: bool = False
 
 
 class ResultRejected(OfRequest, frozen=True, kw_only=True):

@@ -267,7 +267,7 @@ REMAINDERS: Final[Mapping[str, Mapping[str, Rule]]] = {
         "actor_source": _code,
         "result": _dropped,
     },
-    "outcome_unknown": {"step": _kept, "action": _kept, "op_key": _kept, "why": _text},
+    "outcome_unknown": {"step": _kept, "action": _kept, "op_key": _kept, "why": _text, "strays_are_over": _kept},
     "proposal_recorded": {
         "step": _kept,
         "request_id": _kept,

@@ -170,6 +170,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     intent: Intent | None = None
     strays: tuple[Owner, ...] = ()
     """Earlier resumers that were overruled without proof that they are dead: they may still be at work."""
+    strays_are_over: bool = False
+    """Whether it is recorded that all of them are dead."""
+    is_vouched_for: bool = False
+    """Whether a person has said that no attempt so far has done anything, and none has begun since."""
     result: Any = None
     """What the effect returned, or what a person says it did."""
     failure: Failure | None = None
@@ -179,7 +183,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     unknown: str | None = None
     """Why nobody knows what became of the effect, while that is so."""
     unknown_since_us: int = 0
-    """When that was recorded first, since the last attempt."""
+    """When that was recorded first, since the last attempt and since whoever was overruled is dead."""
     compensation: Compensation | None = None
     problem: Failure | None = None
     """Why the last attempt came to nothing, until another begins."""
@@ -235,7 +239,7 @@ def fold_event(run: Run, event: RecordedEvent) -> Run:
 def fold_fact(run: Run, event: RunEvent, *, version: int, at_us: int, actor: str) -> Run:
     """Return the run after an event: what it says, and what its envelope says of who and when."""
     after = replace(evolve(run, event), version=version, recorded_at_us=at_us)
-    if after.unknown is not None and run.unknown is None:
+    if after.unknown is not None and (run.unknown is None or after.strays_are_over is not run.strays_are_over):
         after = replace(after, unknown_since_us=at_us)
     match event:
         case ProposalRecorded():
@@ -429,6 +433,7 @@ def _begun(run: Run, event: ResumeStarted) -> Run:
     return replace(
         run,
         problem=None,
+        is_vouched_for=False,
         intent=_intent(event),
         attempts=event.attempt,
         op_key=event.op_key,
@@ -453,6 +458,8 @@ def _claimed(run: Run, event: RunClaimed) -> Run:
     intent = run.open_intent
     overruled = (intent.owner,) if event.is_stray and intent is not None else ()
     run = replace(run, epoch=event.epoch, strays=(*run.strays, *overruled))
+    if overruled:
+        run = replace(run, strays_are_over=False)
     if run.intent is not None:
         return replace(run, intent=_handed_over(run.intent, event))
     if run.compensation is not None and run.compensation.intent is not None:
@@ -466,13 +473,15 @@ def _handed_over(intent: Intent, event: RunClaimed) -> Intent:
 
 def _unknown(run: Run, event: OutcomeUnknown) -> Run:
     run = replace(run, status=Status.OUTCOME_UNKNOWN, unknown=event.why)
+    if event.strays_are_over:
+        run = replace(run, strays_are_over=True)
     if _is_compensation(run, event.op_key):
         return replace(run, compensation=_at_rest(run))
     return replace(run, intent=None)
 
 
 def _reconciled(run: Run, event: OutcomeReconciled) -> Run:
-    run = replace(run, unknown=None, status=event.status)
+    run = replace(run, unknown=None, status=event.status, is_vouched_for=event.verdict == "not_executed")
     if _is_compensation(run, event.op_key):
         is_settled = event.verdict != "not_executed"
         return replace(run, compensation=_at_rest(run, is_settled=is_settled, result=event.result))
@@ -489,7 +498,14 @@ def _compensating(run: Run, event: CompensationStarted) -> Run:
         key_until_us=event.key_until_us,
         intent=_intent(event),
     )
-    return replace(run, status=Status.COMPLETED, unknown=None, problem=None, compensation=compensation)
+    return replace(
+        run,
+        status=Status.COMPLETED,
+        unknown=None,
+        problem=None,
+        is_vouched_for=False,
+        compensation=compensation,
+    )
 
 
 def _is_compensation(run: Run, key: str) -> bool:

@@ -70,7 +70,7 @@ def has_own_shape(state: bytes) -> bool:
     """Say whether a snapshot is of the shape that this program writes. Raises InvalidInput (`invalid_event`)."""
     try:
         return _decode_shape(state).shape == _own_shape()
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidInput("invalid_event", f"the stored bytes are no snapshot: {error}") from error
 
 
@@ -143,7 +143,7 @@ def restore(run_id: str, version: int, state: bytes, event: Any) -> Run | None:
         return None
     try:
         saved = _decode(state)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise InvalidInput("invalid_event", f"the stored bytes are no snapshot: {error}") from error
     if saved.run.run_id != run_id or saved.run.version != version - 1:
         return None

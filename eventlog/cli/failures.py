@@ -43,7 +43,16 @@ __all__ = [
 _MESSAGE: Final = 1000
 """How many characters of what a workflow raised are said; its log holds all."""
 
-_UNEXPECTED: Final = frozenset({"store_full", "store_io_error", "store_identity_changed", "view_failed", "unexpected"})
+_UNEXPECTED: Final = frozenset(
+    {
+        "store_full",
+        "store_identity_changed",
+        "store_io_error",
+        "store_out_of_memory",
+        "unexpected",
+        "view_failed",
+    }
+)
 """What neither the caller nor the log did wrong."""
 
 _NOT_IN_SEED: Final = frozenset(

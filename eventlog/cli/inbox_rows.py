@@ -60,7 +60,7 @@ def _asked(options: Options, row: Row, now_us: int) -> Row:
 
 def _crashed(options: Options, row: Row) -> Row:
     is_undoing = row["undoes"] is not None
-    reconcile = ("reconcile", *_named(row), "--verdict", "VERDICT", "--evidence", "TEXT")
+    reconcile = ("reconcile", *_named(row), "--verdict", "VERDICT", "--at-version", "N", "--evidence", "TEXT")
     resume = [] if is_undoing else [_command(options, row, "resume", *_app(options, row))]
     return {
         **_request(row),

@@ -33,21 +33,34 @@ __all__ = ["at_stake", "commands_that_settle", "reconcile"]
 @click.option("--evidence", required=True, metavar="TEXT", help="How that was found out; recorded with the verdict.")
 @click.option("--result", "result_from", metavar="JSON|@FILE|-", help="What an executed effect returned.")
 @click.option("--request", metavar="ID", help="Whose effect it was, where a run has several requests.")
+@click.option(
+    "--at-version", type=click.IntRange(1), metavar="N", help="The version that was shown when you began to look."
+)
 @click.argument("run_id", metavar="RUN")
 @click.pass_obj
 def reconcile(
-    options: Options, run_id: str, verdict: str, evidence: str, result_from: str | None, request: str | None
+    options: Options,
+    run_id: str,
+    verdict: str,
+    evidence: str,
+    result_from: str | None,
+    request: str | None,
+    at_version: int | None,
 ) -> None:
     """Settle an outcome that nobody knows, by what you found out about it.
 
     executed: the effect happened, and the run is completed. not_executed: it did not, and the run may be resumed.
     abandoned: nobody will ever know, and nothing more is done.
 
+    not_executed needs --at-version: what had not happened when you looked may have happened since. If another attempt
+    has begun by now, or it was not recorded then that the last one is over, it is refused, and you have to look again.
+
     A process that died during the effect is found out here too. One that is still at work is left in peace until its
     lease is over.
     """
     result = None if result_from is None else json_argument(result_from, option="--result", what="the result")
-    complete(options, _reconcile(options, check_run_id(run_id), verdict, evidence, result, request))
+    settle = _reconcile(options, check_run_id(run_id), verdict, evidence, result, request, at_version)
+    complete(options, settle)
 
 
 def at_stake(run: Run) -> dict[str, Any]:
@@ -63,8 +76,8 @@ def at_stake(run: Run) -> dict[str, Any]:
     }
 
 
-def commands_that_settle(db: str, run: Run) -> dict[str, str] | None:
-    """Return a command for each verdict, or None if nothing is unknown.
+def commands_that_settle(db: str, run: Run, version: int) -> dict[str, str] | None:
+    """Return a command for each verdict, or None if nothing is unknown. `version` is that of the whole run.
 
     The evidence is left empty, and refused so: only who has found something out can give it. What an effect of a
     workflow returned is what its workflow goes on with, so its place is shown, and refused as it stands.
@@ -80,6 +93,8 @@ def commands_that_settle(db: str, run: Run) -> dict[str, str] | None:
             *named,
             "--verdict",
             verdict,
+            "--at-version",
+            str(version),
             "--evidence",
             "",
             *returned.get(verdict, ()),
@@ -90,10 +105,18 @@ def commands_that_settle(db: str, run: Run) -> dict[str, str] | None:
 
 
 async def _reconcile(
-    options: Options, run_id: str, verdict: str, evidence: str, result: Any, request_id: str | None
+    options: Options,
+    run_id: str,
+    verdict: str,
+    evidence: str,
+    result: Any,
+    request_id: str | None,
+    at_version: int | None,
 ) -> None:
     async with open_log(options) as opened:
-        outcome = await opened.runner.reconcile(run_id, verdict, evidence=evidence, result=result, request=request_id)
+        outcome = await opened.runner.reconcile(
+            run_id, verdict, evidence=evidence, result=result, request=request_id, at_version=at_version
+        )
         run, events = await read_run(opened.log, run_id, at_version=outcome.run.version)
     if run.progress is None:
         _show(options, run, verdict_of(events) | {"result": result})

@@ -52,7 +52,7 @@ def whole_request(db: str, run: Run, request: Run, events: Sequence[RecordedEven
     card = card_of_request(request)
     if run.progress is not None:
         card |= _place_of(run, request)
-    card |= {"recorded_at": time_text(asked.recorded_at_us), "recorded_by": asked.actor}
+    card |= {"version": run.version, "recorded_at": time_text(asked.recorded_at_us), "recorded_by": asked.actor}
     card |= terms_of(request) | decision_of(request) | at_stake(request) | verdict_of(own, request.step)
     document = card | {
         "executed": request.executed,
@@ -61,7 +61,7 @@ def whole_request(db: str, run: Run, request: Run, events: Sequence[RecordedEven
         "hidden_characters": _count_hidden([card["action"], card["args"], card["output"]]),
         "changes": _changes(request, own),
         "approve_with": _approve_command(db, run, request),
-        "reconcile_with": commands_that_settle(db, request),
+        "reconcile_with": commands_that_settle(db, request, run.version),
     }
     shown = card | {"decided_by": decider_of(card)}
     return {name: value for name, value in shown.items() if name != "args" and _is_shown(name, value)}, document

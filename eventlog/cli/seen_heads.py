@@ -83,7 +83,7 @@ class SeenHeads:
             try:
                 seen = msgspec.json.decode(line, type=_Seen)
                 self._last[seen.log_id] = TreeHead(seen.size, bytes.fromhex(seen.root))
-            except (msgspec.DecodeError, ValueError) as error:
+            except (msgspec.DecodeError, RecursionError, ValueError) as error:
                 raise ValueError(f"a line of it is no head: {error}") from None
 
     def _flush_folder(self) -> None:

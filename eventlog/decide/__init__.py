@@ -27,7 +27,7 @@ from eventlog.decide.answers import (
 )
 from eventlog.decide.compensation import begin_compensation, compensate
 from eventlog.decide.decisions import DECISIONS, Terms, ask, check_roles, expire, has_expired, record_decision, start
-from eventlog.decide.effects import VERDICTS, begin_effect, claim, reconcile, resume
+from eventlog.decide.effects import VERDICTS, begin_effect, claim, found_out, reconcile, resume
 from eventlog.decide.frozen import compare_view, view_columns
 from eventlog.decide.requests import choose_request, is_pending
 from eventlog.decide.withdrawals import cancel, edit, refuse_edit, revoke
@@ -51,6 +51,7 @@ __all__ = [
     "compensate",
     "edit",
     "expire",
+    "found_out",
     "has_expired",
     "is_pending",
     "reconcile",

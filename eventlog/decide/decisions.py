@@ -72,6 +72,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     rule_failed: str | None = None
     action_sha256: str | None = None
 
+    @property
+    def decided_before_us(self) -> int | None:
+        """Before when the request has to be recorded, as its approval is recorded with it; None if people decide."""
+        return self.expires_at_us if self.auto is not None else None
+
 
 _NO_TERMS: Final = Terms()
 

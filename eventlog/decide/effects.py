@@ -31,7 +31,7 @@ from eventlog.events import (
 from eventlog.plain import check_text
 from eventlog.run import Run, Status
 
-__all__ = ["VERDICTS", "begin_effect", "claim", "reconcile", "resume"]
+__all__ = ["VERDICTS", "begin_effect", "claim", "found_out", "reconcile", "resume"]
 
 VERDICTS: Final = ("executed", "not_executed", "abandoned")
 """What a person can find out about an effect."""
@@ -100,13 +100,37 @@ def claim(run: Run, *, owner: Owner, deadline_us: int, is_stray: bool) -> RunCla
     return RunClaimed(epoch=run.version + 1, owner=owner, deadline_us=deadline_us, is_stray=is_stray)
 
 
+def found_out(run: Run, claims: RunClaimed | None, *, strays_are_over: bool) -> tuple[RunEvent, ...]:
+    """Return what is known of an attempt, and is not recorded yet: that it has ended, or that nobody else may act.
+
+    `claims` fences a resumer that has ended without a result and has not been found out yet: its outcome is unknown.
+    """
+    if claims is None and (run.strays_are_over or not strays_are_over):
+        return ()
+    action, key = _action_at_stake(run)
+    why = run.unknown or "the attempt ended without a result"
+    unknown = OutcomeUnknown(action=action, op_key=key, why=why, strays_are_over=strays_are_over)
+    return (*((claims,) if claims is not None else ()), unknown)
+
+
 def reconcile(
-    run: Run, verdict: str, evidence: str, *, actor_source: str, result: Any = None, claims: RunClaimed | None = None
+    run: Run,
+    verdict: str,
+    evidence: str,
+    *,
+    actor_source: str,
+    result: Any = None,
+    claims: RunClaimed | None = None,
+    seen: Run | None = None,
+    strays_are_over: bool = False,
 ) -> Accepted | Refusal:
     """Settle an outcome that nobody knows, by what a person has found out.
 
-    `claims` fences a resumer that has ended without a result and has not been found out yet: its outcome is unknown
-    too. Raises InvalidInput (`invalid_verdict`, `invalid_argument`, `invalid_text`, `payload_too_large`).
+    `claims` is as for `found_out`; `strays_are_over` if everybody who was overruled is proved dead. `seen` is what the
+    person decides from, if that was said: the run as it was then, a run without version if it had not asked yet. The
+    verdict has to be about the attempt that was last then; and that nothing has happened can only have been seen when
+    it was recorded that nobody may act any more. Raises InvalidInput (`invalid_verdict`, `invalid_argument`,
+    `invalid_text`, `payload_too_large`).
     """
     require_run(run)
     _check_verdict(verdict, evidence, result)
@@ -117,8 +141,8 @@ def reconcile(
     if verdict == "not_executed" and _is_known_to_have_happened(run, key):
         message = f"a resumer of run {run.run_id!r} that came late has reported that the effect happened"
         return refuse_transition(run, "verdict_contradicted", f"reconcile:{verdict}", message)
-    ended = "the attempt ended without a result"
-    fence = (claims, OutcomeUnknown(action=action, op_key=key, why=ended)) if claims is not None else ()
+    if seen is not None and _is_stale(run, verdict, seen, strays_are_over=strays_are_over):
+        return _stale(run, verdict, seen)
     settled = OutcomeReconciled(
         action=action,
         op_key=key,
@@ -128,7 +152,34 @@ def reconcile(
         actor_source=actor_source,
         result=result,
     )
-    return Accepted((*fence, settled))
+    ended = found_out(run, claims, strays_are_over=strays_are_over) if claims is not None else ()
+    return Accepted((*ended, settled))
+
+
+def _is_stale(run: Run, verdict: str, seen: Run, *, strays_are_over: bool) -> bool:
+    """Say whether an effect may have happened since the person looked, or is another one than the person saw."""
+    if _attempt_at_stake(seen) != _attempt_at_stake(run):
+        return True
+    if verdict != "not_executed":
+        return False  # what has happened has happened, and what is given up is not tried again
+    return not seen.is_unknown or (strays_are_over and not seen.strays_are_over)
+
+
+def _stale(run: Run, verdict: str, seen: Run) -> Refusal:
+    _, attempt = _attempt_at_stake(run)
+    message = (
+        f"at version {seen.version} of run {run.run_id!r} it was not recorded yet that attempt {attempt} is over; "
+        "look at the receiver again, now"
+    )
+    detail = f"version {seen.version}"
+    return refuse_transition(run, "verdict_stale", f"reconcile:{verdict}", message, detail=detail, attempt=attempt)
+
+
+def _attempt_at_stake(run: Run) -> tuple[str | None, int]:
+    """Return the op_key and the number of the last attempt at what is at stake."""
+    if run.compensation is not None:
+        return run.compensation.op_key, run.compensation.attempts
+    return run.op_key, run.attempts
 
 
 def _rejected(run: Run) -> Refusal:

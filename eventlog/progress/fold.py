@@ -67,8 +67,9 @@ def advance(run: Run, event: RunEvent, *, version: int, at_us: int, actor: str) 
         if not isinstance(event, CheckpointSaved) or event.definition is None:
             raise InvalidInput("invalid_event", "the first event of a workflow run is a checkpoint with its definition")
         return _begun(run, event, version=version, at_us=at_us)
-    changes = step_changes(run, progress, event, version, at_us) if is_of_steps(event) else None
-    if changes is None:
+    if is_of_steps(event):
+        changes = step_changes(run, progress, event, version, at_us)
+    else:
         changes = _run_changes(run, progress, event, version=version, at_us=at_us, actor=actor)
     if run.status in ENDED and not _takes_up(run, event):
         changes = _still_ended(progress, changes)

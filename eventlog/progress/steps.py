@@ -43,7 +43,7 @@ def is_of_steps(event: RunEvent) -> bool:
     return isinstance(event, _OF_STEPS)
 
 
-def step_changes(run: Run, progress: Progress, event: RunEvent, version: int, at_us: int) -> dict[str, Any] | None:
+def step_changes(run: Run, progress: Progress, event: RunEvent, version: int, at_us: int) -> dict[str, Any]:
     """Apply an event about a step, a wait or a child."""
     match event:
         case StepStarted(name=name, key=key, attempt=attempt):
@@ -75,10 +75,9 @@ def step_changes(run: Run, progress: Progress, event: RunEvent, version: int, at
             )
             join(progress, key, event.group)
             return committed_alone(run, progress, key) if event.relation == "handoff" else {}
-        case ChildFinished():
-            return _child_done(run, progress, event, version)
         case _:
-            return None
+            assert isinstance(event, ChildFinished), "`is_of_steps` says which events come here"
+            return _child_done(run, progress, event, version)
 
 
 def _step_done(run: Run, progress: Progress, event: StepCompleted, version: int) -> dict[str, Any]:

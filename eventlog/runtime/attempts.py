@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
+from typing import Any, Final, NoReturn, Protocol, TypeVar, assert_never, cast
 
 import msgspec
 
@@ -147,7 +147,7 @@ class Attempts:
         end, RunConflict or ClaimLost when another resumer is at work.
         """
         if holder is not None:
-            return await _Attempt(self, run, effect, action, make_call, actor, holder, prove).make()
+            return await _Attempt(self, run, effect, action, make_call, actor, holder, prove, is_run_held=True).make()
         with hold(self._place) as owner:
             attempt = _Attempt(self, run, effect, action, make_call, actor, owner, prove)
             try:
@@ -169,7 +169,8 @@ class Attempts:
         intent = run.open_intent
         late = (intent.owner,) if intent is not None and claims is not None and claims.is_stray else ()
         if any(is_proved_alive(owner, self._place) for owner in (*run.strays, *late)):
-            raise RunConflict(run.run_id, "a resumer that was overruled is still alive and may yet act; end it first")
+            why = "a resumer that was overruled is still alive and may yet act; end it first, then look again"
+            raise RunConflict(run.run_id, why)
 
     def forget_dead(self, intent: Intent | None, claims: RunClaimed) -> None:
         """Remove the lock file of an owner who was proved dead, once the log says that another answers for the run."""
@@ -179,6 +180,10 @@ class Attempts:
     def may_still_act(self, run: Run) -> bool:
         """Say whether somebody who was overruled before is not proved dead."""
         return any(not is_proved_dead(owner, self._place) for owner in run.strays)
+
+    def are_strays_over(self, run: Run, claims: RunClaimed | None = None) -> bool:
+        """Say whether somebody was overruled, but not by `claims`, and everybody who was is proved dead."""
+        return run.is_stray and not (claims is not None and claims.is_stray) and not self.may_still_act(run)
 
     def recourse(self, action: AnyAction, effect: Doing | Undoing, run: Run) -> Recourse:
         """Return what may be done about an effect that has begun and has no result.
@@ -213,8 +218,12 @@ class _Attempt:
         actor: str | None,
         owner: Owner,
         prove: Prove,
+        *,
+        is_run_held: bool = False,
     ) -> None:
         self._attempts: Final = attempts
+        self._is_run_held: Final = is_run_held
+        """Whether the owner has claimed the whole run: another claim would fence the rest of what it does there."""
         self._prove: Final = prove
         self._streams: Final = attempts._streams
         self._run = run
@@ -235,25 +244,38 @@ class _Attempt:
         is_handed_over = intent is not None and intent.owner == self._owner
         claims = None if is_handed_over else self._attempts.fence(run, intent, self._owner)
         if claims is None and not is_handed_over and not effect.is_unknown(run):
-            return await self._begin_and_act(None, may_have_happened=run.is_stray)
+            return await self._begin_and_act(None, may_have_happened=self._may_stray())
         match self._attempts.recourse(self._action, effect, run):
             case "retry" if self._is_refused_twice() or self._are_all_dead(claims):
                 return await self._begin_and_act(claims, may_have_happened=True)
             case "retry":
                 await self._give_up(claims)
-            case "ask" if is_handed_over:
+            case "ask" if is_handed_over or self._is_run_held:
                 return await self._ask(None)
             case "ask":
                 return await self._ask(claims or self._attempts.claim(run, self._owner))
             case "unknown":
                 await self._give_up(claims)
+            case never:
+                assert_never(never)
+
+    def _may_stray(self) -> bool:
+        """Say whether somebody who was overruled may have acted, though no outcome is unknown.
+
+        When somebody died nobody knows, and he may have acted until then, behind whatever was said meanwhile; except
+        that a person who says that nothing has happened has made sure that nobody comes.
+        """
+        run = self._run
+        return run.is_stray and (not run.is_vouched_for or self._attempts.may_still_act(run))
 
     async def _give_up(self, claims: RunClaimed | None) -> NoReturn:
         """Fence a resumer whose effect nobody can ask about, and say so."""
         # Without a claim the outcome was unknown before, and the key has ended since the runner looked.
         ended = self._effect.attempts(self._run)
         why = f"attempt {ended} ended without a result, and {self._why_nobody_can_tell()}"
-        await self._append((*((claims,) if claims is not None else ()), self._effect.unknown(why)))
+        are_over = self._attempts.are_strays_over(self._run, claims)
+        unknown = self._effect.unknown(why, strays_are_over=are_over)
+        await self._append((*((claims,) if claims is not None else ()), unknown))
         raise logged(OutcomeUnknown(self._run.run_id, why, undoing=self._undoing()))
 
     def _is_refused_twice(self) -> bool:
@@ -277,7 +299,7 @@ class _Attempt:
     async def _ask(self, claims: RunClaimed | None) -> str:
         """Ask the receiver what became of the earlier attempt, and act only if nothing did."""
         # An end that is recorded is not later than its event. When a sender died nobody knows, only that it is over.
-        is_recorded = self._effect.is_unknown(self._run)
+        is_recorded = self._effect.is_unknown(self._run) and (not self._run.is_stray or self._run.strays_are_over)
         ended_at_us = self._run.unknown_since_us if is_recorded else self._attempts.now_us(self._run)
         if claims is not None:
             await self._append((claims,))
@@ -297,6 +319,8 @@ class _Attempt:
                 )
             case Inconclusive(why=why):
                 return await self._unknown(f"the receiver was asked and cannot tell: {printable(str(why))}")
+            case never:
+                assert_never(never)
 
     async def _finding(self) -> Finding:
         assert isinstance(self._action, Inspectable), "only who can be asked is asked"
@@ -322,12 +346,13 @@ class _Attempt:
         began_s = self._attempts._clock.monotonic_s()
         deadline_us = self._attempts.deadline_us(self._run)
         self._may_have_happened = may_have_happened
+        is_vouched_for = self._run.is_vouched_for  # then it is as with an action that has no key: a person has looked
         await self._begin(claims, deadline_us)
         await self._sign_head()
         if self._is_too_late(began_s, deadline_us):
             late = "half of the lease was used up before the effect could begin; nothing was done"
             raise await self._failed(ActionFailed("lease_used_up", late), has_looked=False)
-        if may_have_happened and self._is_key_over():
+        if may_have_happened and not is_vouched_for and self._is_key_over():
             await self._unknown("the receiver knows its op_key no longer")
         if Promise(self._action.promise) is Promise.TRANSACTIONAL:
             return await self._write(cast(TransactionalAction, self._action))
@@ -339,6 +364,8 @@ class _Attempt:
                     await self._unknown(f"the receiver was asked and cannot tell: {printable(str(why))}")
                 case Absent():
                     pass
+                case never:
+                    assert_never(never)
         return await self._execute(cast(Action, self._action))
 
     async def _sign_head(self) -> None:
@@ -490,7 +517,7 @@ class _Attempt:
 
     async def _unknown(self, why: str, error: Exception | None = None) -> NoReturn:
         why = printable(why)
-        await self._record(self._effect.unknown(why))
+        await self._record(self._effect.unknown(why, strays_are_over=self._attempts.are_strays_over(self._run)))
         raise logged(OutcomeUnknown(self._run.run_id, why, undoing=self._undoing())) from error
 
     def _is_blind(self, has_looked: bool) -> bool:
@@ -502,6 +529,8 @@ class _Attempt:
                 return not has_looked
             case Promise.KEYED | Promise.OPAQUE:
                 return True
+            case never:
+                assert_never(never)
 
     def _undoing(self) -> str | None:
         return self._effect.action if isinstance(self._effect, Undoing) else None

@@ -47,6 +47,7 @@ import os
 import platform
 import re
 import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -423,14 +424,14 @@ def _first_line(path: str) -> str:
 
 
 def _boot_session_of_macos() -> str:
-    if platform.system() != "Darwin":
-        return ""
-    import ctypes
+    if sys.platform == "darwin":
+        import ctypes
 
-    buffer = ctypes.create_string_buffer(64)
-    size = ctypes.c_size_t(64)
-    ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, 0)
-    return buffer.value.decode(errors="replace")
+        buffer = ctypes.create_string_buffer(64)
+        size = ctypes.c_size_t(64)
+        ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, 0)
+        return buffer.value.decode(errors="replace")
+    return ""
 
 
 def _digest(text: str) -> str:

@@ -74,7 +74,7 @@ class EffectEvents(Protocol):
     def failed(self, failure: Failure, *, is_final: bool) -> RunEvent:
         """Return the event of an effect that was definitely not done."""
 
-    def unknown(self, why: str) -> OutcomeUnknown:
+    def unknown(self, why: str, *, strays_are_over: bool = False) -> OutcomeUnknown:
         """Return the event of an effect of which nobody knows."""
 
 
@@ -130,8 +130,8 @@ class Doing:
     def failed(self, failure: Failure, *, is_final: bool) -> RunEvent:
         return ActionFailed(action=self.action, op_key=self.op_key, error=failure, is_final=is_final)
 
-    def unknown(self, why: str) -> OutcomeUnknown:
-        return OutcomeUnknown(action=self.action, op_key=self.op_key, why=why)
+    def unknown(self, why: str, *, strays_are_over: bool = False) -> OutcomeUnknown:
+        return OutcomeUnknown(action=self.action, op_key=self.op_key, why=why, strays_are_over=strays_are_over)
 
 
 class Undoing:
@@ -189,8 +189,8 @@ class Undoing:
             is_final=is_final,
         )
 
-    def unknown(self, why: str) -> OutcomeUnknown:
-        return OutcomeUnknown(action=self.action, op_key=self.op_key, why=why)
+    def unknown(self, why: str, *, strays_are_over: bool = False) -> OutcomeUnknown:
+        return OutcomeUnknown(action=self.action, op_key=self.op_key, why=why, strays_are_over=strays_are_over)
 
     def _executed(self, result: Any, evidence: Any) -> RunEvent:
         return CompensationExecuted(

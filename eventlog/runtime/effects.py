@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, assert_never, runtime_checkable
 
 import msgspec
 
@@ -227,6 +227,8 @@ def recourse(action: Action | TransactionalAction, key_until_us: int | None, now
             return "ask" if can_ask else "unknown"
         case Promise.OPAQUE:
             return "unknown"
+        case never:
+            assert_never(never)
 
 
 def key_lifetime_s_of(action: object) -> float | None:

@@ -83,12 +83,11 @@ def _finished(run: Run, step: str, ended: RunEvent) -> ChildFinished:
             )
         case RunFailed(error=error, status=status):
             return ChildFinished(key=step, child_run_id=run.run_id, status=status, error=error)
-        case RunCancelled(reason=reason):
-            why = f"the run {run.run_id!r} was cancelled" + (f": {reason}" if reason else "")
+        case _:
+            assert isinstance(ended, RunCancelled), "a run has three ends"
+            why = f"the run {run.run_id!r} was cancelled" + (f": {ended.reason}" if ended.reason else "")
             error = Failure(code="run_cancelled", message=why)
             return ChildFinished(key=step, child_run_id=run.run_id, status=Status.CANCELLED, error=error)
-        case _:
-            raise AssertionError(f"{type(ended).__name__} is no end of a run")
 
 
 def _failure(error: BaseException, *, keeps_traceback: bool) -> Failure:

@@ -30,7 +30,7 @@ from eventlog.decide import (
     revoke,
 )
 from eventlog.errors import AppendTooLate, InvalidInput, RunConflict
-from eventlog.events import Envelope
+from eventlog.events import ApprovalRecorded, Envelope, ProposalRecorded, RunEvent
 from eventlog.progress import ENDED, requests_of
 from eventlog.proposal import Proposal, propose
 from eventlog.run import Run, Status
@@ -249,14 +249,15 @@ class People:
     ) -> Run:
         """Append what is decided on the run, or on one of its requests, and return the run then. Raises a refusal.
 
-        `decide` is told before which time it is not: what `is_timed` is recorded before the request expires, or not.
+        `decide` is told before which time it is not: what `is_timed` is recorded before the request expires, or not. So
+        is what approves in the same append what it asks instead.
         """
         check_run_id(run_id)
         for _ in range(MAX_REDECISIONS):
             chosen, decision = decide(await self._streams.load(run_id), floor_us)
             match decision:
                 case Accepted(events=events):
-                    before_us = chosen.expires_at_us if is_timed and is_pending(chosen) else None
+                    before_us = _end_us(events, chosen if is_timed and is_pending(chosen) else None)
                     try:
                         if await self._streams.has_appended(chosen, events, actor, before_us=before_us):
                             return await self._streams.load(run_id)
@@ -274,6 +275,14 @@ def _requests(run: Run) -> tuple[Run, ...]:
     if run.progress is None or run.status not in _ENDED:
         return requests
     return tuple(replace(request, status=run.status) if request.status in _OPEN else request for request in requests)
+
+
+def _end_us(events: Sequence[RunEvent], decided_on: Run | None) -> int | None:
+    """Return before when this has to be recorded: before the end of each request of it that it decides on."""
+    ends = [] if decided_on is None else [decided_on.expires_at_us]
+    if any(isinstance(event, ApprovalRecorded) for event in events):
+        ends += [event.expires_at_us for event in events if isinstance(event, ProposalRecorded)]
+    return min((end for end in ends if end is not None), default=None)
 
 
 def _require_signed_alone(reason: str | None, roles: Sequence[str], *, is_authenticated: bool) -> None:

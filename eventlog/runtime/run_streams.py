@@ -288,15 +288,14 @@ class RunStreams:
 
     async def _offer(self, append: Append, actor: str | None, root_run_id: str | None) -> None:
         """Append what only this attempt knows. A store that is busy, or does not know, is asked a few times more."""
-        for left in reversed(range(_MAX_BUSY)):
+        for _ in range(_MAX_BUSY - 1):
             try:
                 await self._log.append_reserved([append], actor=actor, correlation_id=root_run_id)
             except (StoreBusy, CommitOutcomeUnknown):
-                if not left:
-                    raise
                 await asyncio.sleep(_BUSY_PAUSE_S)
             else:
                 return
+        await self._log.append_reserved([append], actor=actor, correlation_id=root_run_id)
 
     async def _version_if_held(self, run: Run, result: RunEvent | None = None) -> int:
         """Return the version at which the run stands now. Raises ClaimLost unless it is held as in `run`.

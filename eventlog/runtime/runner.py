@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from eventlog.decide import check_run_id, require_run, start
-from eventlog.errors import Conflict, InvalidInput, Refused, WrongExpectedVersion
+from eventlog.errors import AppendTooLate, Conflict, InvalidInput, Refused, RunConflict, WrongExpectedVersion
 from eventlog.events import Envelope
 from eventlog.log import RecordedEvent, RunLog
 from eventlog.plain import check_id
@@ -28,7 +28,7 @@ from eventlog.runtime.operations.waits import checked_seconds
 from eventlog.runtime.outcomes import Outcome
 from eventlog.runtime.people import People
 from eventlog.runtime.policies import Policies, Policy
-from eventlog.runtime.run_streams import RunStreams
+from eventlog.runtime.run_streams import MAX_REDECISIONS, RunStreams
 from eventlog.runtime.signed_decisions import SignedDecisions
 from eventlog.runtime.single_actions import RunView, SingleActions
 from eventlog.runtime.tools import Tools
@@ -172,16 +172,22 @@ class Runner:
         Refused(`run_exists`).
         """
         run = Run(run_id=check_run_id(run_id))
-        # An end is counted from when the request is recorded: not before the last event of the log.
-        floor_us = await self._streams.last_at_us() if self._policies.may_expire(proposal.action) else 0
-        terms = self._policies.terms(proposal, max(self._people.now_us(run), floor_us))
-        accepted = start(run, proposal, self._folder or _current_folder(), terms)
-        try:
-            await self._streams.append(run, accepted.events, actor, subject=subject)
-        except WrongExpectedVersion:
-            start(await self._streams.load(run_id), proposal)  # raises run_exists
-            raise
-        return Outcome(run=await self._streams.load(run_id))
+        for _ in range(MAX_REDECISIONS):
+            # An end is counted from when the request is recorded: not before the last event of the log.
+            floor_us = await self._streams.last_at_us() if self._policies.may_expire(proposal.action) else 0
+            terms = self._policies.terms(proposal, max(self._people.now_us(run), floor_us))
+            accepted = start(run, proposal, self._folder or _current_folder(), terms)
+            try:
+                await self._streams.append(
+                    run, accepted.events, actor, before_us=terms.decided_before_us, subject=subject
+                )
+            except AppendTooLate:
+                continue
+            except WrongExpectedVersion:
+                start(await self._streams.load(run_id), proposal)  # raises run_exists
+                raise
+            return Outcome(run=await self._streams.load(run_id))
+        raise RunConflict(run_id, "the time of the log changes faster than a request can be recorded")
 
     async def approve(
         self,
@@ -328,19 +334,34 @@ class Runner:
         evidence: str,
         result: Any = None,
         request: str | None = None,
+        at_version: int | None = None,
         actor: str | None = None,
     ) -> Outcome:
         """Settle an outcome that nobody knows: `executed` (with its `result`), `not_executed` or `abandoned`.
 
-        `evidence` says how that was found out; it is stored with who said so. A resumer that is dead or late, and left
-        no result, is fenced first. After `not_executed` the run may be resumed, and acts under the same op_key; so that
-        is refused while a resumer that was overruled can be seen to live. Where a run has several requests, `request`
-        has to be named: a verdict that is sent twice must not settle the next one. Raises Refused(`unknown_run`,
-        `outcome_not_unknown`, `verdict_contradicted`, `request_ambiguous`), InvalidInput(`invalid_verdict`, …),
-        RunConflict while a resumer is at work.
+        `evidence` says how that was found out; it is stored with who said so. `at_version` is the version of the run
+        (`Run.version`) that was read before the receiver was looked at: the verdict is about the last attempt of then,
+        and refused as `verdict_stale` if there is another by now. A resumer that is dead or late, and left no result,
+        is fenced first.
+
+        After `not_executed` the run may be resumed, and acts under the same op_key. So that needs an `at_version`, at
+        which it was recorded that the outcome is unknown and that whoever was overruled is dead, where this can be
+        seen; if it was not it is now, and `verdict_stale` asks for another look. It is refused while a resumer that was
+        overruled can be seen to live. One on another host nobody sees: whoever looks makes sure that it has ended.
+
+        Where a run has several requests, `request` has to be named: a verdict that is sent twice must not settle the
+        next one. Raises Refused(`unknown_run`, `outcome_not_unknown`, `verdict_stale`, `verdict_contradicted`,
+        `request_ambiguous`), InvalidInput(`invalid_verdict`, `invalid_argument`, …), RunConflict while a resumer is at
+        work.
         """
         run = await self._verdicts.record(
-            check_run_id(run_id), verdict, evidence=evidence, result=result, request_id=request, actor=actor
+            check_run_id(run_id),
+            verdict,
+            evidence=evidence,
+            result=result,
+            request_id=request,
+            at_version=at_version,
+            actor=actor,
         )
         return await self._decided(run)
 

@@ -52,6 +52,7 @@ Beside = Callable[[Run, Sequence[NewEvent]], Sequence[Append]]
 _Write = tuple[type[RunEvent], Callable[[Any], RunEvent]]
 """What kind of event it is, and what makes it inside the transaction."""
 
+_MICRO: Final = 1_000_000
 _MAX_BUSY: Final = 4
 _BUSY_PAUSE_S: Final = 0.2
 _MAX_LOOK_PAUSE_S: Final = 5.0
@@ -133,6 +134,13 @@ class Session:
         """Return the time, never before that of the run's last event."""
         return max(self._clock.now_us(), self.run.recorded_at_us)
 
+    def until_s(self, due_us: int) -> float:
+        """Return in how many seconds it is so late, by the clock alone.
+
+        If that has jumped back, the time of the run stands still until the clock is where it was: that may take years.
+        """
+        return max(0.0, (due_us - self._clock.now_us()) / _MICRO)
+
     async def append(
         self,
         make: Make,
@@ -168,8 +176,7 @@ class Session:
 
     async def _wait_for(self, entry: _Entry) -> int:
         self._queue.append(entry)
-        if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
+        self._flush_soon()
         return await entry.future
 
     async def add(self, *events: RunEvent) -> int:
@@ -195,13 +202,11 @@ class Session:
 
     async def catch_up(self) -> None:
         """Fold what others have appended. Raises nothing for a claim that is lost: the next append does."""
-        self._look_soon()
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
+        await asyncio.wait([self._look_soon()])
 
     async def drain(self) -> None:
         """Wait until nothing is waiting or under way."""
-        while self._flushing is not None:
+        while self._flushing is not None and not self._flushing.done():
             await asyncio.wait([self._flushing])
 
     async def end(self) -> None:
@@ -216,6 +221,12 @@ class Session:
 
     # ── one append after the other ───────────────────────────────────────────────────────────────────────────────────
 
+    def _flush_soon(self) -> asyncio.Task[None]:
+        """Return the task that appends what waits. One that was cancelled before it began told nobody."""
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.create_task(self._flush())
+        return self._flushing
+
     async def _flush(self) -> None:
         try:
             while self._queue or self._has_news:
@@ -224,11 +235,10 @@ class Session:
                     await self._look()
                 else:
                     await self._write(self._take())
-        except BaseException as error:
+        except BaseException as error:  # the program ends: what is wrong with an append is told to who waits for that
             waiting, self._queue = self._queue, []
             _fail(waiting, error)
-            if not isinstance(error, Exception):
-                raise
+            raise
         finally:
             self._flushing = None
 
@@ -337,10 +347,9 @@ class Session:
 
     # ── what others have appended ────────────────────────────────────────────────────────────────────────────────────
 
-    def _look_soon(self) -> None:
+    def _look_soon(self) -> asyncio.Task[None]:
         self._has_news = True
-        if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
+        return self._flush_soon()
 
     async def _look(self) -> None:
         """Catch up, or see to it that this is tried again: a read that fails says nothing against what is appended."""

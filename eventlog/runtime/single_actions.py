@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 
 from eventlog.decide import Accepted, Refusal, Replay, compare_view, compensate, refuse_resume, resume
 from eventlog.errors import ActionFailed, RunConflict
@@ -74,6 +74,8 @@ class SingleActions:
                         return Outcome(run=await self._streams.load(run.run_id), result=event.reason)
                 case Accepted():
                     return await self._perform(run, actor)
+                case never:
+                    assert_never(never)
             run = await self._streams.load(run.run_id)
         raise RunConflict(run.run_id, "it changes faster than a decision can be recorded")
 

@@ -1,4 +1,9 @@
-"""What people say became of an effect of which nobody knows."""
+"""What people say became of an effect of which nobody knows.
+
+Who says that nothing has happened must have looked when nothing could happen any more: behind the event that says so.
+A verdict that was found earlier is refused; what is known by now is recorded with the refusal, so that the next look
+counts.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from eventlog.decide import Accepted, Refusal, choose_request, reconcile
-from eventlog.errors import RunConflict
+from msgspec.structs import replace
+
+from eventlog.decide import Accepted, Refusal, choose_request, found_out, reconcile
+from eventlog.errors import InvalidInput, RunConflict
 from eventlog.events import CheckpointSaved, Owner, RunEvent, RunFailed
 from eventlog.progress import ENDED, requests_of
 from eventlog.run import Run, Status
@@ -35,9 +42,11 @@ class Verdicts:
         evidence: str,
         result: Any,
         request_id: str | None,
+        at_version: int | None,
         actor: str | None,
     ) -> Run:
         """Settle the outcome, and return the run as it is then. Raises as `Runner.reconcile`."""
+        _check_version(verdict, at_version)
         for _ in range(MAX_REDECISIONS):
             whole = await self._streams.load(run_id)
             run = choose_request(
@@ -52,11 +61,14 @@ class Verdicts:
                 if await self._streams.has_appended(whole, (run.event,), actor):
                     raise logged(run.error)
                 continue
+            seen = await self._seen(whole, run, at_version)
             with hold(self._place) as owner:
                 settled = await self._settle(
                     whole,
                     run,
-                    partial(reconcile, run, verdict, evidence, actor_source=actor_source(actor), result=result),
+                    partial(
+                        reconcile, run, verdict, evidence, actor_source=actor_source(actor), result=result, seen=seen
+                    ),
                     owner,
                     actor,
                     may_act_again=verdict == "not_executed",
@@ -64,6 +76,17 @@ class Verdicts:
             if settled is not None:
                 return settled
         raise RunConflict(run_id, "it changes faster than a verdict can be recorded")
+
+    async def _seen(self, whole: Run, request: Run, at_version: int | None) -> Run | None:
+        """Return the request as it was at that version of its run; without attempts, if it had not been made then."""
+        if at_version is None:
+            return None
+        if at_version > whole.version:
+            why = f"run {whole.run_id!r} has no version {at_version} yet: it is at {whole.version}"
+            raise InvalidInput("invalid_argument", why, path="$.at_version")
+        then = await self._streams.load(whole.run_id, at_version)
+        found = (each for each in requests_of(then) or (then,) if each.step == request.step)
+        return replace(next(found, Run(run_id=whole.run_id)), version=at_version)
 
     async def _settle(
         self,
@@ -79,11 +102,16 @@ class Verdicts:
         is_settled = True
         try:
             claims = self._attempts.fence(run, run.open_intent, owner)
-            decision = decide(claims=claims)
-            if isinstance(decision, Accepted) and may_act_again:
+            are_over = self._attempts.are_strays_over(run, claims)
+            decision = decide(claims=claims, strays_are_over=are_over)
+            is_stale = isinstance(decision, Refusal) and decision.error.code == "verdict_stale"
+            if may_act_again and (is_stale or isinstance(decision, Accepted)):
                 self._attempts.require_no_late_effect(run, claims)
             events = decision.events if isinstance(decision, Accepted) else (decision.event,)
-            if isinstance(decision, Accepted) and claims is not None and run.step is not None:
+            if is_stale:
+                events = (*found_out(run, claims, strays_are_over=are_over), *events)
+            claims = claims if is_stale or isinstance(decision, Accepted) else None
+            if claims is not None and run.step is not None:
                 # The verdict needs the run for no longer than this.
                 events = (*events, *_free(whole))
             is_settled = False
@@ -106,6 +134,16 @@ def _free(run: Run) -> tuple[RunEvent, ...]:
     if run.status in ENDED:
         return ()
     return (CheckpointSaved(status=Status.RUNNING, state_version=run.state_version, is_released=True),)
+
+
+def _check_version(verdict: str, at_version: int | None) -> None:
+    """Raise InvalidInput for what is no version, and if none is named where what was seen may be true no more."""
+    if at_version is None and verdict == "not_executed":
+        why = "say by `at_version` at which version of the run you looked: what had not happened then may have since"
+        raise InvalidInput("invalid_argument", why, path="$.at_version")
+    if at_version is not None and (type(at_version) is not int or at_version < 1):
+        why = f"a version of a run is a whole number from 1 on, not {at_version!r:.80}"
+        raise InvalidInput("invalid_argument", why, path="$.at_version")
 
 
 def _is_at_stake(request: Run) -> bool:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from eventlog.errors import Conflict, EventLogError, InvalidInput, Refused, StoreUnavailable
-from eventlog.events import RUN_PREFIX, Owner
+from eventlog.events import RUN_PREFIX
 from eventlog.log import CaughtUp, RecordedEvent
 from eventlog.runtime.agenda import TYPES, Agenda
 from eventlog.runtime.claims import is_proved_dead
@@ -226,17 +226,11 @@ class Worker:
         return any(run_id not in self._driving for run_id in self._agenda.held)
 
     def _look_after_held(self) -> None:
-        """Make ready what nobody drives any more. A process holds many runs by one lock, which is looked at once."""
-        now_us = self._now_us()
-        proved: dict[str, bool] = {}
+        """Make ready what nobody drives any more."""
+        now_us, place = self._now_us(), self._runner.log.place
         for run_id, held in self._agenda.others():
-            if run_id not in self._driving and (now_us > held.deadline_us or self._is_dead(held.owner, proved)):
+            if run_id not in self._driving and (now_us > held.deadline_us or is_proved_dead(held.owner, place)):
                 self._agenda.abandoned(run_id)
-
-    def _is_dead(self, owner: Owner, proved: dict[str, bool]) -> bool:
-        if owner.lock not in proved:
-            proved[owner.lock] = is_proved_dead(owner, self._runner.log.place)
-        return proved[owner.lock]
 
     def _is_idle(self) -> bool:
         if not self._is_caught_up or self._driving or self._agenda.held:

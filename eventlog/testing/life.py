@@ -26,6 +26,7 @@ from eventlog.run import Run, Status
 from eventlog.runtime.attempts import AnyAction
 from eventlog.runtime.definitions import Workflow
 from eventlog.runtime.effects import Call, Executed, Promise, Report
+from eventlog.runtime.failpoints import Reach, pass_by
 from eventlog.runtime.operations.children import hand_off, run_child
 from eventlog.runtime.operations.steps import run_step
 from eventlog.runtime.policies import Policy
@@ -152,16 +153,23 @@ class World:
         verdict = "executed" if seen is not None else "not_executed"
         result = seen.result if seen is not None else None
         await self.runner.reconcile(
-            run.run_id, verdict, evidence="the ledger of the test", result=result, request=request.request_id
+            run.run_id,
+            verdict,
+            evidence="the ledger of the test",
+            result=result,
+            request=request.request_id,
+            at_version=run.version,
         )
 
 
-async def live(scenario: Scenario, place: Path, life: int, die_at: int | None, *, is_process: bool) -> Ending:
+async def live(
+    scenario: Scenario, place: Path, life: int, die_at: int | None, *, is_process: bool, reach: Reach = pass_by
+) -> Ending:
     """Drive the scenario on in the log of `place` until all its runs have ended, or until its append number `die_at`.
 
     It dies as soon as that is durable; if the number is negative, in front of that append, which then is lost with all
     that was done since the one before. A process is killed there. Otherwise everything that is at work is cancelled,
-    and nothing of it reaches the log any more. The clock stands where the log ends.
+    and nothing of it reaches the log any more. The clock stands where the log ends. `reach` may end a process as well.
     """
     clock = FakeClock()
     ledger = Ledger(place / "ledger.jsonl", life)
@@ -169,7 +177,7 @@ async def live(scenario: Scenario, place: Path, life: int, die_at: int | None, *
     try:
         async with log:
             await _set(clock, log)
-            living = asyncio.create_task(_drive(scenario, log, clock, ledger))
+            living = asyncio.create_task(_drive(scenario, log, clock, ledger, reach))
             dying = asyncio.create_task(log.death.wait())
             await asyncio.wait([living, dying], return_when=asyncio.FIRST_COMPLETED)
             has_died = log.death.is_set()
@@ -206,7 +214,7 @@ async def _end_everything() -> None:
 # ── driving ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _drive(scenario: Scenario, log: SqliteLog, clock: FakeClock, ledger: Ledger) -> None:
+async def _drive(scenario: Scenario, log: SqliteLog, clock: FakeClock, ledger: Ledger, reach: Reach) -> None:
     watch = _Watch(ledger)
     for workflow in (scenario.workflow, *scenario.workflows):
         watch.add(workflow)
@@ -218,6 +226,7 @@ async def _drive(scenario: Scenario, log: SqliteLog, clock: FakeClock, ledger: L
         clock=clock,
         patience_s=0,
         folder="/",
+        reach=reach,
     )
     world = World(runner, clock, ledger)
     if not await _run_ids(runner):

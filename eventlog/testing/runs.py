@@ -295,7 +295,10 @@ class Story:
         async def settle(on: _Scene) -> Outcome:
             __tracebackhide__ = True
             request, _ = await _request(on, step, wanted=tuple(Status))
-            return await on.runner.reconcile(on.run_id, verdict, evidence=evidence, result=result, request=request)
+            version = (await on.runner.state(on.run_id)).version
+            return await on.runner.reconcile(
+                on.run_id, verdict, evidence=evidence, result=result, request=request, at_version=version
+            )
 
         return self._when(f"{_shown(step)} is reconciled as {verdict!r}", settle)
 

@@ -1582,7 +1582,7 @@ REMAINS: dict[str, str] = {
         "step op_key attempt epoch owner=owner deadline_us input_hash key_until_us action compensates"
     ),
     "outcome_reconciled": "step action op_key verdict=code status evidence=text actor_source=code",
-    "outcome_unknown": "step action op_key why=text",
+    "outcome_unknown": "step action op_key why=text strays_are_over",
     "proposal_recorded": (
         "step request_id proposal=proposal proposal_hash policy=policy expires_at_us supersedes group action_sha256"
     ),

@@ -17,12 +17,10 @@ POSIX only; made for local file systems.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import hashlib
 import os
 import stat
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
@@ -30,12 +28,13 @@ from typing import Final, NamedTuple, NoReturn
 from msgspec.structs import replace
 
 from eventlog.errors import ActionFailed
-from eventlog.runtime.actions.definite import before_looking, failed, libc, nothing_done, raise_errno
+from eventlog.runtime.actions.definite import before_looking, failed, nothing_done
 from eventlog.runtime.actions.directories import flush, open_parent
 from eventlog.runtime.actions.log_files import belongs_to_log
 from eventlog.runtime.actions.threads import run_to_the_end
 from eventlog.runtime.effects import Call, Conflicted, Executed, Promise, Recovered, Report
 from eventlog.runtime.failpoints import EFFECT_INSIDE
+from eventlog.stores.exclusive_rename import NO_EXCLUSIVE_RENAME, rename_exclusively
 
 __all__ = ["WriteFile"]
 
@@ -247,7 +246,6 @@ def _sweep(effect: _Effect) -> None:
 # ── creating the name: the one step that is the effect ────────────────────────────────────────────────────────────────
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
-_NO_EXCLUSIVE_RENAME: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 _REFUSALS: Final = frozenset(
     {
@@ -299,24 +297,13 @@ def _link(effect: _Effect) -> bool:
 
 def _rename(effect: _Effect) -> bool:
     try:
-        _rename_exclusively(effect.directory, effect.temp(effect.call.attempt), effect.name)
+        rename_exclusively(effect.directory, effect.temp(effect.call.attempt), effect.name)
     except OSError as error:
-        if error.errno in _NO_EXCLUSIVE_RENAME:
+        if error.errno in NO_EXCLUSIVE_RENAME:
             message = f"{effect.call.output!r} was not written: its file system cannot create a name exclusively"
             raise ActionFailed("atomic_create_unsupported", message, path=effect.call.output) from error
         raise
     return True
-
-
-def _rename_exclusively(directory: int, old: bytes, new: bytes) -> None:
-    """Rename within a directory, or raise FileExistsError. ENOSYS where the C library has no such call."""
-    symbol, exclusively = ("renameatx_np", 4) if sys.platform == "darwin" else ("renameat2", 1)
-    rename = getattr(libc(), symbol, None)
-    if rename is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    if rename(directory, old, directory, new, exclusively) != 0:
-        raise_errno()
 
 
 # ── the target that is there already ──────────────────────────────────────────────────────────────────────────────────

@@ -20,13 +20,15 @@ __all__ = ["GROUP", "STEP", "Asked", "Asker", "Askers", "retrieve"]
 class Asked:
     """One operation that the workflow asked for: its key, its group, and the failures that it goes on behind."""
 
-    __slots__ = ("accepts", "group", "key", "name")
+    __slots__ = ("accepts", "group", "key", "late", "name")
 
     def __init__(self, name: str, key: str) -> None:
         self.name: Final = name
         self.key: Final = key
         self.group: str | None = None
         self.accepts: tuple[str, ...] = ()
+        self.late = 0
+        """How many attempts at its effect have used up their lease before they could act."""
 
 
 GROUP: Final[ContextVar[str | None]] = ContextVar("eventlog_group", default=None)

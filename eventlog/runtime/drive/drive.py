@@ -229,12 +229,11 @@ class Drive:
     async def _abandon(self) -> None:
         """Stop everything at once, and give the run free if that can still be said."""
         self._suspension.suspend()
-        main = () if self._main is None else (self._main,)
-        tasks = {*main, *self._pauses.tasks, *self._checkpoints.tasks, *self._effects, *self._askers.tasks}
+        assert self._main is not None, "what is abandoned has begun"
+        tasks = {self._main, *self._pauses.tasks, *self._checkpoints.tasks, *self._effects, *self._askers.tasks}
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await asyncio.wait(tasks)
         for task in tasks:
             retrieve(task)
         await self.session.drain()

@@ -15,7 +15,6 @@ from eventlog.runtime.session import Session
 
 __all__ = ["Pauses", "Working"]
 
-_MICRO: Final = 1_000_000
 _TICKS: Final = 20
 """Turns of the loop after which code that was given something has asked for the next thing."""
 
@@ -141,7 +140,7 @@ class Pauses:
         """Return for how many seconds to wait here, None if the run is to pause instead."""
         if waiting is None or waiting.due_us is None or waiting.type == "approval" or self.is_stopping:
             return None
-        left_s = max(0.0, (waiting.due_us - self._session.now_us()) / _MICRO)
+        left_s = self._session.until_s(waiting.due_us)
         return left_s if left_s <= self._patience_s else None
 
     def wake_all(self) -> None:

@@ -11,6 +11,7 @@ from eventlog.decide.frozen import compare_frozen
 from eventlog.errors import (
     ActionConflict,
     ActionFailed,
+    AppendTooLate,
     ApprovalRejected,
     EventLogError,
     OutcomeUnknown,
@@ -29,13 +30,17 @@ from eventlog.runtime.detached import detached
 from eventlog.runtime.drive import Asked, Drive
 from eventlog.runtime.effect_events import Doing
 from eventlog.runtime.effect_grounds import Versions
-from eventlog.runtime.run_streams import of_step, printable
+from eventlog.runtime.run_streams import MAX_REDECISIONS, of_step, printable
 from eventlog.runtime.session import RequestStreams
 
 __all__ = ["act"]
 
 _CONFLICTS: Final = ("output_conflict", "idempotency_conflict")
 _HEAD_NOT_SIGNED: Final = "head_not_signed"
+_LATE: Final = "lease_used_up"
+_MAX_LATE: Final = 3
+"""As often an effect is attempted at once again that has come too late for its lease: who stood still does so once. A
+store that is too slow for the lease stays it, and every attempt is written to the log."""
 _UNTOLD: Final = (_HEAD_NOT_SIGNED, "approval_lost")
 """What says nothing of the effect and nothing to the workflow: the run stops, and tries again when it is resumed."""
 
@@ -64,10 +69,9 @@ async def act(drive: Drive, asked: Asked, action: str, args: dict[str, Any], out
                 return detached(request.result)
             case Status.WAITING_FOR_USER:
                 await _wait_for_people(drive, asked, request)
-            case Status.APPROVED | Status.OUTCOME_UNKNOWN:
-                await _perform_or_wait(drive, asked, request)
             case other:
-                raise AssertionError(f"a request that is {other} is told to the workflow")
+                assert other in (Status.APPROVED, Status.OUTCOME_UNKNOWN), "the others are told to the workflow"
+                await _perform_or_wait(drive, asked, request)
 
 
 async def _ask(drive: Drive, asked: Asked, proposal: Proposal) -> None:
@@ -76,13 +80,27 @@ async def _ask(drive: Drive, asked: Asked, proposal: Proposal) -> None:
     await drive.before_new()
     with drive.working():
         await drive.accept(asked)
-        # An end is counted from when the request is recorded: not before the last event of the log.
-        may_expire = drive.tools.policies.may_expire(proposal.action)
-        floor_us = (await drive.tools.log.head()).recorded_at_us if may_expire else 0
-        terms = drive.tools.policies.terms(proposal, max(drive.session.now_us(), floor_us))
-        request_id = f"approval:{drive.run.run_id}:{asked.key}"
-        events = ask(request_id, proposal, drive.tools.folder(), terms, step=asked.key, group=asked.group)
-        await drive.session.add(*of_step(Run(run_id=drive.run.run_id, step=asked.key), events))
+        for _ in range(MAX_REDECISIONS):
+            try:
+                return await _record_request(drive, asked, proposal)
+            except AppendTooLate:
+                pass
+        raise RunConflict(drive.run.run_id, "the time of the log changes faster than a request can be recorded")
+
+
+async def _record_request(drive: Drive, asked: Asked, proposal: Proposal) -> None:
+    """Append the request. Raises AppendTooLate if a rule has approved what would be over when it is recorded."""
+    # An end is counted from when the request is recorded: not before the last event of the log.
+    may_expire = drive.tools.policies.may_expire(proposal.action)
+    floor_us = (await drive.tools.log.head()).recorded_at_us if may_expire else 0
+    terms = drive.tools.policies.terms(proposal, max(drive.session.now_us(), floor_us))
+    request_id = f"approval:{drive.run.run_id}:{asked.key}"
+    asks = ask(request_id, proposal, drive.tools.folder(), terms, step=asked.key, group=asked.group)
+    events = of_step(Run(run_id=drive.run.run_id, step=asked.key), asks)
+    if terms.decided_before_us is None:
+        await drive.session.add(*events)
+    else:
+        await drive.session.append(lambda _: events, before_us=terms.decided_before_us)
 
 
 async def _require_same(drive: Drive, asked: Asked, proposal: Proposal) -> None:
@@ -194,7 +212,7 @@ async def _perform_or_wait(drive: Drive, asked: Asked, request: Run) -> None:
             await drive.effect(asked, make)
         except (ActionConflict, ActionFailed, OutcomeUnknown) as error:
             # it is in the log, and is read from there
-            stopped = error if isinstance(error, ActionFailed) and error.code == _HEAD_NOT_SIGNED else None
+            stopped = error if isinstance(error, ActionFailed) and _stops(asked, error) else None
         except Refused as error:
             stopped = error  # the approvals of the request do not count any more
         except RunConflict:
@@ -206,6 +224,12 @@ async def _perform_or_wait(drive: Drive, asked: Asked, request: Run) -> None:
     now = request_of(drive.run, asked.key)
     if now is not None and effect.is_unknown(now):
         await drive.block(waiting)  # asked or tried once: again when something has come, or the run is resumed
+
+
+def _stops(asked: Asked, error: ActionFailed) -> bool:
+    """Say whether the run stops here, to try again when it is resumed: this says nothing to the workflow."""
+    asked.late += error.code == _LATE
+    return error.code == _HEAD_NOT_SIGNED or asked.late >= _MAX_LATE
 
 
 async def _require_frozen(drive: Drive, request: Run) -> None:

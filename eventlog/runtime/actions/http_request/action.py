@@ -455,7 +455,7 @@ def _require_same_reading(url: Url) -> None:
 
     try:
         read = httpx.URL(url.text)
-        host, port = read.raw_host.decode("ascii").strip("[]"), read.port
+        host, port = read.raw_host.decode("ascii").strip("[]").lower(), read.port  # addresses it leaves as they are
     except (httpx.InvalidURL, UnicodeDecodeError) as error:
         raise ValueError("the HTTP client does not take it") from error
     if (read.scheme, host, port or url.port) != (url.scheme, url.host.strip("[]"), url.port):
