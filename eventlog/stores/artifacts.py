@@ -73,6 +73,9 @@ _CODES: Final = {
     errno.EPERM: "store_cannot_open",
     errno.ELOOP: "store_cannot_open",
     errno.ENOTDIR: "store_cannot_open",
+    errno.EEXIST: "store_cannot_open",  # of a folder: there is something else by its name
+    errno.EISDIR: "store_cannot_open",
+    errno.ENAMETOOLONG: "store_cannot_open",
 }
 
 
@@ -94,7 +97,7 @@ def artifact_in(stream: str, type: str, body: bytes) -> str | None:
         return None
     try:
         return _NAMING.decode(body).artifact
-    except msgspec.DecodeError:  # no event of ours, which is for others to say
+    except (msgspec.DecodeError, RecursionError):  # no event of ours, which is for others to say
         return None
 
 

@@ -602,10 +602,9 @@ def _problem(stored: RecordedEvent, registry: Registry) -> Problem | None:
 def _judged(page: Sequence[RecordedEvent], registry: Registry) -> Iterator[RecordedEvent]:
     for stored in page:
         if stored.type in JUDGED_EVENTS:
-            event = _decode_if_it_can_be(stored, registry)
-            said = to_judge(event) if isinstance(event, RecordedEvent) else None
-            if said is not None:
-                yield said
+            said = to_judge(_decode(stored, registry))
+            assert said is not None, "its type is one of ours, and this process has written it in today's shape"
+            yield said
 
 
 def _wanted(page: Sequence[RecordedEvent], wanted: Wanted | None, registry: Registry) -> Iterator[RecordedEvent]:

@@ -23,6 +23,7 @@ key over a label each.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
 import stat
@@ -54,6 +55,8 @@ _TAG: Final = 16
 _MAX_SUBJECT_BYTES: Final = 512
 _DOING: Final = "the keys of subjects cannot be used"
 _FOLDERS: Final = ("subjects", "keys", "destroyed")
+_NOT_FLUSHABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS})
+"""Of a folder that we may not read, or whose file system cannot flush or change folders."""
 
 
 class SubjectKeys:
@@ -160,6 +163,7 @@ class SubjectKeys:
 
     def _prepare(self, check: bytes) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sync_names_above(self._folder)
         _refuse_exposed(self._folder)
         for name in _FOLDERS:
             (self._folder / name).mkdir(mode=0o700, exist_ok=True)
@@ -338,6 +342,22 @@ def _read(path: str) -> bytes | None:
             return file.read()
     except FileNotFoundError:
         return None
+
+
+def _sync_names_above(folder: Path) -> None:
+    """Make the names of a folder and of those above it durable: whoever made them may not have flushed them yet.
+
+    Up to where its file system is mounted: that name is in another one, and was not made for us.
+    """
+    device = os.stat(folder).st_dev
+    for above in folder.parents:
+        if os.stat(above).st_dev != device:
+            return
+        try:
+            _sync_folder(above)
+        except OSError as error:
+            if error.errno not in _NOT_FLUSHABLE:
+                raise
 
 
 def _sync_folder(path: str | Path) -> None:

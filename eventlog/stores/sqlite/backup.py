@@ -6,7 +6,7 @@ How a copy comes to be, so that nothing that is cut off passes for a whole:
        encrypted streams, which hold them in clear, are dropped from the copy
     2  the artifacts that the copy names are copied beside it, each checked against its name
     3  all of it is durable; the folder of the artifacts gets its name, `<target>.artifacts`
-    4  the database gets its name by a link, which never replaces anything   <- from here on there is a copy
+    4  the database gets its name by a rename that never replaces anything   <- from here on there is a copy
 
 What a crash leaves is no log by its name, and may be removed.
 """
@@ -32,6 +32,7 @@ from eventlog.stores.artifacts import (
     flush,
 )
 from eventlog.stores.entropy import random_bytes
+from eventlog.stores.exclusive_rename import NO_EXCLUSIVE_RENAME, rename_exclusively
 from eventlog.stores.sqlite.view_registry import all_entries
 from eventlog.stores.sqlite.view_tables import drop_page
 
@@ -135,33 +136,81 @@ def _named(copy: sqlite3.Connection) -> Iterator[tuple[int, str]]:
 def _publish(partial: str, target: str, *, has_artifacts: bool) -> None:
     folder = artifacts_beside(target)
     if has_artifacts:
-        try:
-            os.rename(artifacts_beside(partial), folder)  # fails if there is one by now that holds anything
-        except OSError as error:
-            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                raise _exists(folder) from error
-            raise
+        _publish_artifacts(artifacts_beside(partial), folder)
+    made = os.stat(partial)
     try:
-        _link(partial, target)
+        _give_name(partial, target)
+        _flush(os.path.dirname(target) or ".")
     except BaseException as error:
+        _take_back(target, made)
         if has_artifacts:
             shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, FileExistsError):
             raise _exists(target) from error
         raise
-    _flush(os.path.dirname(target) or ".")
+
+
+def _publish_artifacts(partial: str, folder: str) -> None:
+    made = os.stat(partial)
+    try:
+        os.rename(partial, folder)  # fails if there is one by now that holds anything
+    except OSError as error:
+        if _is_at(folder, made):
+            shutil.rmtree(folder, ignore_errors=True)
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise _exists(folder) from error
+        raise
+
+
+def _give_name(partial: str, target: str) -> None:
+    """Give the file its name instead of its first one: no log is opened that has two."""
+    directory = os.open(os.path.dirname(target) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        rename_exclusively(directory, os.fsencode(os.path.basename(partial)), os.fsencode(os.path.basename(target)))
+    except OSError as error:
+        if error.errno not in NO_EXCLUSIVE_RENAME:
+            raise
+        _link(partial, target)
+    finally:
+        os.close(directory)
 
 
 def _link(partial: str, target: str) -> None:
+    """Give it its name by a link. A crash in between leaves both names, of which the first may be removed."""
     try:
         os.link(partial, target, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # without links, claimed
-        os.rename(partial, target)
+        _claim_and_rename(partial, target)
     else:
         os.unlink(partial)  # a log has one name only
+
+
+def _claim_and_rename(partial: str, target: str) -> None:
+    """Give the file its name where there are no links: the name is claimed first, so that nothing is replaced."""
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        os.rename(partial, target)
+    except BaseException:
+        with suppress(OSError):  # the error that brought us here counts more
+            os.unlink(target)
+        raise
+
+
+def _take_back(target: str, made: os.stat_result) -> None:
+    """Remove the copy again by its name, if it has got that: one that was told to have failed must not be there."""
+    if _is_at(target, made):
+        with suppress(OSError):  # an error that brought us here counts more
+            os.unlink(target)
+
+
+def _is_at(path: str, made: os.stat_result) -> bool:
+    """Say whether what was made has this name. A call that failed may have given it, and so may others by now."""
+    try:
+        return os.path.samestat(os.lstat(path), made)
+    except OSError:
+        return False
 
 
 def _remove(partial: str) -> None:

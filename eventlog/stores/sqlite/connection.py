@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import os
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
@@ -118,7 +118,7 @@ def _pragmas(settings: Settings, mode: str) -> list[tuple[str, str, str]]:
         ("secure_delete", "ON", "1"),
         ("recursive_triggers", "ON", "1"),
     ]
-    if os.uname().sysname == "Darwin":  # there, plain fsync leaves data in the drive's cache
+    if sys.platform == "darwin":  # there, plain fsync leaves data in the drive's cache
         pragmas += [("fullfsync", "ON", "1"), ("checkpoint_fullfsync", "ON", "1")]
     return pragmas
 
@@ -256,8 +256,7 @@ def _settable(error: BaseException) -> BaseException:
 
 
 def _look_at(future: asyncio.Future[None]) -> None:
-    if not future.cancelled():
-        future.exception()
+    future.exception()  # nobody has the future but who waits for it by `asyncio.wait`, which cancels nothing
 
 
 def _deliver(

@@ -118,7 +118,7 @@ class LogFiles:
     def _put_off(self, deadline: asyncio.Timeout) -> Callable[[], None]:
         """Put the deadline off as long as this log has the lock; return what ends that."""
         loop = asyncio.get_running_loop()
-        timer: asyncio.TimerHandle | None = None
+        timer: asyncio.TimerHandle
         looked_at_s = loop.time()
 
         def look() -> None:
@@ -129,12 +129,8 @@ class LogFiles:
                 deadline.reschedule(when_s + looked_at_s - before_s)
             timer = loop.call_later(_LOOK_S, look)
 
-        def end() -> None:
-            if timer is not None:
-                timer.cancel()
-
         timer = loop.call_later(_LOOK_S, look)
-        return end
+        return lambda: timer.cancel()  # the one that `look` has set last
 
     async def drain(self, writer: Writer) -> None:
         """Let the writer finish what it took, in bounded time."""

@@ -45,10 +45,14 @@ from eventlog.stores.sqlite.foreign_write import TransactionEnded, kept_tables, 
 from eventlog.stores.sqlite.redactions import Place, Redactions
 from eventlog.stores.sqlite.scan import Placed
 from eventlog.stores.sqlite.schema import EVENT_COLUMNS
+from eventlog.stores.telemetry import logger
 
 __all__ = ["Answer", "Known", "Plan", "RequestEndedAll"]
 
 Answer = list[AppendResult] | EventLogError
+
+CLOCK_TOLERANCE_US: Final = 2_000_000
+"""A clock that is further behind the log's last event than this is said to be, as `clock_regression`."""
 
 _STREAM_HEAD: Final = "SELECT version, leaf, body_kind FROM events WHERE stream_id = ? ORDER BY version DESC LIMIT 1"
 _BY_ID: Final = """
@@ -107,9 +111,19 @@ class Known:
         self.log_id = b""
         self.position = 0
         self.time_us = 0
+        self._is_clock_behind = False
         self.heads: dict[str, StreamHead] = {}
         self.types: dict[str, Name] = {}
         self.actors: dict[str, Name] = {}
+
+    def now_us(self) -> int:
+        """Return the clock's time, or that of the log's last event if the clock is behind it, which is said once."""
+        now_us = self.clock.now_us()
+        is_behind = now_us < self.time_us - CLOCK_TOLERANCE_US
+        if is_behind and not self._is_clock_behind:
+            logger.warning("clock_regression", behind_s=(self.time_us - now_us) / 1_000_000)
+        self._is_clock_behind = is_behind
+        return max(now_us, self.time_us)
 
     def forget(self) -> None:
         """Forget the streams and names."""
@@ -145,7 +159,7 @@ class Plan:
         self.destroys_keys = False
         """Whether an event says that a subject's key is destroyed."""
         self.position = known.position
-        self.time_us = max(known.clock.now_us(), known.time_us)
+        self.time_us = known.now_us()
 
     def answer(self, request: Request, index: int) -> Answer:
         """Place the events of a request, or say why not; a refused request leaves nothing behind.

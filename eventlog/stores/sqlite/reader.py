@@ -70,7 +70,5 @@ class ReadConnections:
                 self._all.remove(worker)
             if isinstance(error, TimeoutError):
                 raise StoreBusy("the lock was not free in time for opening a read connection") from None
-            if isinstance(error, DRIVER_ERRORS):
-                raise translate(error, "cannot open a read connection") from error
             raise
         return worker

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any, Final
 
-import msgspec
-
-from eventlog.codec import Registry, unreadable
+from eventlog.codec import UNREADABLE, Registry, unreadable
 from eventlog.entry import BODY_PLAIN, NO_HASH, NO_ID, SALT_SIZE, Entry, encode, leaf_hash, prefixed, seal
 from eventlog.errors import InvalidInput, LogCorrupt
 from eventlog.log import ArtifactName, CheckedPage, Problem, RecordedEvent, Redacted, StoredEntry
@@ -180,6 +178,9 @@ class Rows:
         with closing(connection.execute(_LOG_PAGE, (after, limit))) as rows:
             for row in rows:
                 count += 1
+                if row[0] <= after:  # as where half a page is gone; a page that goes back would be asked for for ever
+                    message = f"behind position {after} the database has a row at position {row[0]}"
+                    raise LogCorrupt("store_corrupt", message, position=after + 1)
                 if row[0] != after + 1:
                     problems.append(
                         _problem("position_gap", f"positions {after + 1} to {row[0] - 1} are missing", row, after + 1)
@@ -320,7 +321,7 @@ class Rows:
             return None
         try:
             data = decode(body)
-        except (InvalidInput, msgspec.DecodeError) as error:
+        except UNREADABLE as error:
             stored_name = stored_type or type_name
             raise unreadable(stored_name, schema_version, error, position=position, stream=stream) from error
         if not type_name:
@@ -372,7 +373,7 @@ class Rows:
             return None
         try:
             data = Redacted(body.why or "erased") if body.readable is None else decode(body.readable)
-        except (InvalidInput, msgspec.DecodeError) as error:
+        except UNREADABLE as error:
             stored_name = stored_type or type_name
             raise unreadable(stored_name, schema_version, error, position=position, stream=stream) from error
         if not type_name and not isinstance(data, Redacted):
@@ -525,6 +526,8 @@ class Rows:
     def _kind(self, connection: sqlite3.Connection, row: Row) -> _Kind:
         """Look up what the events of a type, version and actor share. Kept for one page: types may come later."""
         position, type_id, schema_version, actor_id = row[0], row[3], row[4], row[5]
+        if type(schema_version) is not int:  # as NULL, after a flipped bit
+            raise _mismatch(row)
         stored_name = self._types.get(type_id) or _name(connection, "types", "type_id", type_id, position)
         actor = self._actors.get(actor_id) or _name(connection, "actors", "actor_id", actor_id, position)
         self._types[type_id], self._actors[actor_id] = stored_name, actor
@@ -580,7 +583,7 @@ def _mismatch(row: Row) -> LogCorrupt:
 
 def _name(connection: sqlite3.Connection, table: str, column: str, number: int, position: int) -> str:
     row = connection.execute(f"SELECT CAST(name AS BLOB) FROM {table} WHERE {column} = ?", (number,)).fetchone()
-    if row is None:
+    if row is None or row[0] is None:
         raise LogCorrupt("name_missing", f"the name of {column} {number} is missing", position=position)
     return _text(row[0])
 

@@ -10,9 +10,7 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final
 
-import msgspec
-
-from eventlog.codec import Registry
+from eventlog.codec import UNREADABLE, Registry
 from eventlog.entry import BODY_PLAIN
 from eventlog.errors import EventTypeUnknown, InvalidInput, LogCorrupt, StoreUnavailable
 from eventlog.stores.sqlite.redactions import BodyKeys, Place, Redactions
@@ -170,7 +168,7 @@ class Scan:
                         continue
                 try:
                     data = decode(body)
-                except (msgspec.MsgspecError, InvalidInput) as error:
+                except UNREADABLE as error:
                     raise _undecodable(error, position, stream, self._types[type_id]) from error
                 if type_name is None:
                     type_name, data = data

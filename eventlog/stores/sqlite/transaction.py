@@ -26,7 +26,7 @@ from eventlog.stores.clock import Clock
 from eventlog.stores.requests import Request
 from eventlog.stores.sqlite.database import read_facts
 from eventlog.stores.sqlite.erasures import MakeErasure, carry_out, plan_erasures
-from eventlog.stores.sqlite.failures import is_definite_at_commit, is_poison, is_poison_inside, translate
+from eventlog.stores.sqlite.failures import SQLITE_ERRORS, is_definite_at_commit, is_poison, is_poison_inside, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.foreign_write import ConnectionBroken
 from eventlog.stores.sqlite.identity import Identity
@@ -196,7 +196,7 @@ class Transactions:
         with self._lock:
             try:
                 return work()
-            except sqlite3.Error as error:
+            except SQLITE_ERRORS as error:
                 self._forget()
                 if not is_poison_inside(error):
                     raise
@@ -212,7 +212,7 @@ class Transactions:
             return BatchOutcome(unknown=self._unusable, poison=self._unusable)
         try:
             connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             poison = self._roll_back(connection) or _poison(error)
             return _all(batch, translate(error, "cannot begin a transaction"), poison=poison)
         if not batch.begin():
@@ -220,7 +220,7 @@ class Transactions:
             return _all(batch, StoreBusy("the write lock was not free in time"), poison=poison)
         try:
             answers = self._write(connection, batch.requests)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             poison = self._roll_back(connection, after=error) or _poison(error)
             return _all(batch, translate(error, "cannot append"), poison=poison)
         except ConnectionBroken as error:
@@ -234,7 +234,7 @@ class Transactions:
     def _finish(self, connection: sqlite3.Connection, batch: Batch, answers: list[Answer]) -> BatchOutcome:
         try:
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             poison = self._roll_back(connection, after=error) or _poison(error)
             if is_definite_at_commit(error):
                 return _all(batch, translate(error, "cannot commit"), poison=poison)
@@ -311,7 +311,9 @@ class Transactions:
         if self._views is not None:
             self._views.forget()
 
-    def _roll_back(self, connection: sqlite3.Connection, *, after: sqlite3.Error | None = None) -> str | None:
+    def _roll_back(
+        self, connection: sqlite3.Connection, *, after: sqlite3.Error | MemoryError | None = None
+    ) -> str | None:
         """End the transaction, if SQLite has not. Never raises; returns why the connection cannot be used, if so."""
         self._forget()
         try:
@@ -327,7 +329,7 @@ def _all(batch: Batch, error: EventLogError, *, poison: str | None = None) -> Ba
     return BatchOutcome(answers=[error] * len(batch.requests), poison=poison)
 
 
-def _poison(error: sqlite3.Error) -> str | None:
+def _poison(error: sqlite3.Error | MemoryError) -> str | None:
     return str(error) if is_poison(error) else None
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from eventlog.errors import EventLogError
+from eventlog.stores.sqlite.failures import SQLITE_ERRORS
 from eventlog.stores.sqlite.scan import Placed, Scan
 from eventlog.stores.sqlite.view_builds import (
     InlineView,
@@ -131,7 +132,7 @@ class Views:
 
         try:
             has_more = _in_transaction(connection, work)
-        except sqlite3.Error:
+        except SQLITE_ERRORS:
             del self._builds[view.name]  # nothing of the page was kept, and its rows are in the cache
             raise
         except EventLogError as error:  # of the log, or an unknown type: the old view stays, and whoever wants to read

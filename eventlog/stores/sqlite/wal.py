@@ -14,6 +14,7 @@ import sqlite3
 from typing import ClassVar, Final
 
 from eventlog.errors import StoreUnavailable
+from eventlog.stores.sqlite.failures import SQLITE_ERRORS
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.identity import Identity
 from eventlog.stores.telemetry import logger
@@ -84,10 +85,10 @@ class WalCheckpoints:
                 self._identity.require_unchanged()  # the copy must not land in a file that is somebody else's by now
                 is_copied = _copy(connection)
                 is_cut = is_copied and (is_last or self.wal_bytes >= self.CUT_LIMIT) and _cut(connection)
-        except (sqlite3.Error, StoreUnavailable) as error:
+        except (*SQLITE_ERRORS, StoreUnavailable) as error:
             self.failures += 1
-            self.last_error = str(error)
-            logger.error("wal_checkpoint_failed", why=str(error), in_a_row=self.failures)
+            self.last_error = str(error) or type(error).__name__
+            logger.error("wal_checkpoint_failed", why=self.last_error, in_a_row=self.failures)
             return
         self.failures = 0
         self.last_error = None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from eventlog.errors import EventLogError
-from eventlog.stores.sqlite.failures import is_definite_at_commit, is_poison, is_poison_inside, translate
+from eventlog.stores.sqlite.failures import SQLITE_ERRORS, is_definite_at_commit, is_poison, is_poison_inside, translate
 
 __all__ = ["CommitInDoubt", "ConnectionUnusable", "in_one_transaction"]
 
@@ -52,12 +52,12 @@ def in_one_transaction(connection: sqlite3.Connection, doing: str, work: Callabl
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise _refused(error, doing, str(error) if is_poison(error) else None) from error
     try:
         result = work()
         _commit(connection)
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         why = _roll_back(connection) or (str(error) if is_poison_inside(error) else None)
         raise _refused(error, doing, why) from error
     except _InDoubt as doubt:
@@ -78,13 +78,13 @@ class _InDoubt(Exception):
 def _commit(connection: sqlite3.Connection) -> None:
     try:
         connection.execute("COMMIT")
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         if is_definite_at_commit(error):
             raise
         raise _InDoubt(str(error)) from error
 
 
-def _refused(error: sqlite3.Error, doing: str, why: str | None) -> Exception:
+def _refused(error: sqlite3.Error | MemoryError, doing: str, why: str | None) -> Exception:
     """Return what is raised for a failure that is definite; `why` says that the connection cannot be used, if so."""
     told = translate(error, doing)
     return told if why is None else ConnectionUnusable(why, told=told)
@@ -99,6 +99,6 @@ def _roll_back(connection: sqlite3.Connection) -> str | None:
     try:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         return f"a transaction could not be rolled back: {error}"
     return None
