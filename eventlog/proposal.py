@@ -39,7 +39,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
         """Return the proposal that these bytes spell. Raises InvalidInput(`invalid_event`) if they spell none."""
         try:
             fields = msgspec.json.decode(canonical, type=_Fields)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
             raise InvalidInput("invalid_event", f"the stored bytes are not a proposal: {error}") from error
         return Proposal(
             action=fields.action, args=fields.args, output=fields.output, canonical=canonical, hash=hash_of(canonical)

@@ -152,7 +152,7 @@ class ValueCodec:
         """
         try:
             return self._read(data)
-        except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             message, path = _split(error)
             what = "a stored value cannot be read"
             if self.is_typed:

@@ -15,7 +15,7 @@ The other way does not exist: what is written has a current name and the current
 
 from eventlog.codec.declarations import REGISTRY, event, retire, split
 from eventlog.codec.names import MAX_SCHEMA_VERSION, MAX_TYPE_BYTES
-from eventlog.codec.readings import Decoded, Reading, unreadable
+from eventlog.codec.readings import UNREADABLE, Decoded, Reading, unreadable
 from eventlog.codec.registry import Registry
 from eventlog.codec.unknown import unknown_type
 from eventlog.codec.upcasting import Split, Upcast
@@ -24,6 +24,7 @@ __all__ = [
     "MAX_SCHEMA_VERSION",
     "MAX_TYPE_BYTES",
     "REGISTRY",
+    "UNREADABLE",
     "Decoded",
     "Reading",
     "Registry",

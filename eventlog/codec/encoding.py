@@ -45,11 +45,11 @@ class Encoder:
         has_set = False
         if type(data) not in self._exact and type(data) in self._registered:
             self._exact[type(data)] = _exact_types(type(data))
-        if not _LEAVES.issuperset(map(type, fields)) or not _is_plain(list(fields), limits):
-            walk = _StructWalk(limits)
-            walk.check(data, _ROOT, limits.depth)
-            has_set = walk.has_set
         try:
+            if not _LEAVES.issuperset(map(type, fields)) or not _is_plain(list(fields), limits):
+                walk = _StructWalk(limits)
+                walk.check(data, _ROOT, limits.depth)
+                has_set = walk.has_set
             body = spell_sorted(data) if has_set else _encode(data)
             found = msgspec.json.decode(body, type=type(data))
             is_same = is_same_struct(data, fields, found)
@@ -117,9 +117,18 @@ def _are_exact(fields: tuple[Any, ...], exact: _ExactTypes, room: int) -> bool:
 def _is_json(raw: msgspec.Raw) -> bool:
     """Say whether this is one JSON text with nothing around it, which comes back byte for byte."""
     try:
-        return bool(_decode_raw(raw) == raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return bool(_decode_raw(raw) == raw) and _is_text(raw)
+    except (msgspec.DecodeError, RecursionError):
         return False
+
+
+def _is_text(raw: msgspec.Raw) -> bool:
+    """Say whether raw JSON is UTF-8, which msgspec does not ask of the texts in it."""
+    try:
+        str(memoryview(raw), "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def spell_sorted(data: msgspec.Struct) -> bytes:
@@ -161,6 +170,9 @@ class _StructWalk:
             self._check_plain(value, path)
         elif isinstance(value, (bytes, bytearray, memoryview)):
             self._take(len(value), path)
+        elif isinstance(value, msgspec.Raw):
+            if not _is_text(value):
+                raise InvalidInput("invalid_text", "raw JSON that is no UTF-8", path=_spelled(path))
         elif isinstance(value, msgspec.Struct):
             self._enter(path, depth)
             for name in value.__struct_fields__:
@@ -209,5 +221,8 @@ def _is_plain(value: Any, limits: Limits) -> bool:
 
 
 def _encode_plain(data: Any, limits: Limits) -> bytes:
-    check_plain(data, limits)
-    return _encode(data)
+    try:
+        check_plain(data, limits)
+        return _encode(data)
+    except RecursionError:
+        raise InvalidInput("payload_too_deep", "nested too deeply") from None

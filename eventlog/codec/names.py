@@ -12,7 +12,7 @@ other. What contradicts the rest of the table is refused with `event_type_confli
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -77,10 +77,6 @@ class Names:
     def get(self, name: str) -> Entry | None:
         """Return what stands under a name of today or of a former time, or None if nothing does."""
         return _resolved(self._table, name)
-
-    def is_former(self, name: str) -> bool:
-        """Say whether the type of this name has another one now."""
-        return type(self._table.get(name)) is Former
 
     def add(self, entry: Entry) -> None:
         """Take an entry in. Raises InvalidInput(`event_type_conflict`) if it contradicts what stands there.
@@ -155,6 +151,8 @@ def _described(entry: Entry | Former) -> str:
             return f"was split into {', '.join(into)}"
         case Gone():
             return "was retired"
+        case _:
+            assert_never(entry)
 
 
 def _check_splits(table: Mapping[str, Entry | Former]) -> None:

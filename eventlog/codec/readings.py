@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, assert_never
 
 import msgspec
 
@@ -13,9 +13,13 @@ from eventlog.codec.upcasting import bring_up, decide_split, mapping_in, spell
 from eventlog.errors import InvalidInput
 from eventlog.log import Retired
 
-__all__ = ["Decode", "Decoded", "Reading", "make_reading", "unreadable"]
+__all__ = ["UNREADABLE", "Decode", "Decoded", "Reading", "make_reading", "unreadable"]
 
 Decode = Callable[[bytes], Any]
+
+UNREADABLE: Final = (InvalidInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading a stored body raises, whatever bytes it is: see `unreadable`. Nobody stores what is nested so deeply
+that reading it ends in a RecursionError; a body that was put into a database may be."""
 
 _decode_plain: Final = msgspec.json.Decoder().decode
 
@@ -25,7 +29,7 @@ class Reading(msgspec.Struct, frozen=True):
 
     `type` is their name of today. It is None where each event's content decides it, after a split: then `decode` gives
     a pair, the type and the data. `is_known` says whether the data is of the registered Struct (`is_retired`: of
-    `Retired`); else it is plain. `decode` raises what msgspec raises, and InvalidInput: see `unreadable`.
+    `Retired`); else it is plain. `decode` raises what is `UNREADABLE`.
     """
 
     type: str | None
@@ -110,3 +114,5 @@ def _read_split(
                     f"it became {target!r}, which is not registered here",
                     step=f"the split of {entry.name!r}",
                 )
+            case _:
+                assert_never(found)

@@ -9,7 +9,7 @@ import msgspec
 
 from eventlog.codec.encoding import Encoder, spell_sorted
 from eventlog.codec.names import MAX_SCHEMA_VERSION, Divided, Entry, Gone, Live, Names, check_type
-from eventlog.codec.readings import Decode, Decoded, Reading, make_reading, unreadable
+from eventlog.codec.readings import UNREADABLE, Decode, Decoded, Reading, make_reading, unreadable
 from eventlog.codec.upcasting import Chain, Split, Upcast
 from eventlog.errors import InvalidInput
 from eventlog.events import LOG_EVENTS, RUN_EVENTS
@@ -209,7 +209,7 @@ class Registry:
         reading = self.reading(stored_type, schema_version)
         try:
             data = reading.decode(body)
-        except (InvalidInput, msgspec.DecodeError) as error:
+        except UNREADABLE as error:
             raise unreadable(stored_type, schema_version, error, position=position, stream=stream) from error
         name = reading.type
         if name is None:

@@ -2,9 +2,10 @@
 
 Append-only, its lines as in `eventlog.audit.heads.head_lines`. What was written is on the disk before anybody is told
 of it. Whoever reads or writes holds `flock` on the file, so that two signers with one key never sign two different
-heads after one. A last line without its newline is what a crash has left; nobody was given its head, and the next line
-takes its place. Anything else that is no line, a file that has become shorter, and another file under its name, are
-damage (`head_file_damaged`), and nothing is signed any more.
+heads after one. A last line without its newline is what a crash has left, and so is one with a NUL byte, which no line
+has: a power cut may keep the last sector of a line and lose one in front of it, which is zeros then. Nobody was given
+its head, and the next line takes its place. Anything else that is no line, a file that has become shorter, and another
+file under its name, are damage (`head_file_damaged`), and nothing is signed any more.
 
 A file may hold many millions of heads, and only its end is read for signing: back to the newest head, which says what
 the lines before it would (`eventlog.audit.heads.head_lines`), in windows that grow. Damage in front of what was read
@@ -36,6 +37,7 @@ _LOCK_PAUSE_S: Final = 0.005
 _WINDOW_BYTES: Final = 1 << 15
 _WINDOW_GROWTH: Final = 8
 _PIECE_BYTES: Final = 1 << 20
+_NUL: Final = b"\0"
 
 
 class HeldHeads:
@@ -136,14 +138,14 @@ class HeadFile:
         """Read what others have added, and make that durable: they may have died before they did."""
         size = self._check_identity(descriptor)
         try:
-            if self._start is None:
-                end = _end_of_lines(descriptor, size)
-            else:
-                end = self._end + _read(descriptor, self._end, size).rfind(b"\n") + 1
+            is_as_it_was = self._start is not None and size == self._end
+            end = self._end if is_as_it_was else _end_of_lines(descriptor, size)
             if end > self._end:
                 os.fsync(descriptor)
         except OSError as error:
             raise self._unavailable(error) from error
+        if end < self._end:
+            raise self.damaged(f"a line in front of byte {self._end} is none any more")
         self.torn_bytes = size - end
         if self.torn_bytes:
             logger.warning("head_file_torn", path=self.path, bytes=self.torn_bytes)
@@ -200,7 +202,7 @@ class HeadFile:
             raise self.damaged(f"it takes no more lines, its heads go on in {self.memory.moved_to!r}")
         spelled = spell_line(line)
         try:
-            os.ftruncate(descriptor, self._end)  # what a crash has left of a line that nobody was told of
+            _cut_off(descriptor, self._end)
             os.lseek(descriptor, self._end, os.SEEK_SET)
             write_all(descriptor, spelled)
             os.fsync(descriptor)
@@ -315,8 +317,25 @@ def _lines_from(descriptor: int, start: int, end: int, memory: HeadMemory) -> It
             raise LineDamaged(f"the line at byte {place}: {error}") from None
 
 
+def _cut_off(descriptor: int, end: int) -> None:
+    """Remove what a crash has left of a line that nobody was told of, *durable* on return. Raises OSError.
+
+    So what a power cut loses of the next line is zeros, and never a piece of this one.
+    """
+    if os.fstat(descriptor).st_size > end:
+        os.ftruncate(descriptor, end)
+        os.fsync(descriptor)
+
+
 def _end_of_lines(descriptor: int, size: int) -> int:
     """Return where the last whole line of a file of this size ends. Raises OSError."""
+    end = _behind_newline(descriptor, size)
+    start = _behind_newline(descriptor, max(end - 1, 0))
+    return start if _NUL in _read(descriptor, start, end) else end
+
+
+def _behind_newline(descriptor: int, size: int) -> int:
+    """Return the place behind the last newline in a file of this size, 0 if there is none. Raises OSError."""
     end = size
     while end:
         start = max(end - _WINDOW_BYTES, 0)

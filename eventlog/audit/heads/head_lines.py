@@ -124,7 +124,7 @@ def parse_lines(data: bytes) -> Iterator[tuple[bytes, HeadLine]]:
     for spelled in data.splitlines(keepends=True):
         try:
             yield spelled, decode(spelled)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise LineDamaged(f"it is no line of heads: {error}") from None
 
 

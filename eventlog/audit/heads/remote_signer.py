@@ -168,7 +168,7 @@ class RemoteSigner:
     def _decoded(self, answer: bytes, shape: type[_T]) -> _T:
         try:
             return msgspec.json.decode(answer, type=shape)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise self._unavailable(f"its answer cannot be read: {error}") from error
 
     def _unavailable(self, why: str) -> StoreUnavailable:
