@@ -89,5 +89,5 @@ def read_evidence(descriptor: int) -> Sequence[Begun]:
     try:
         with open(descriptor, "rb", closefd=False) as file:
             return _decode(file.read()).appends
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []

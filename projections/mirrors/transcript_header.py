@@ -40,7 +40,7 @@ def read_header(files: TranscriptFiles) -> Header | None:
     try:
         with open(files.path(HEADER), "rb") as file:
             return msgspec.json.decode(file.read(), type=Header)
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
