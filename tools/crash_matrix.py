@@ -12,7 +12,7 @@ status 91 or by SIGKILL; another process resumes the run; a third asks again, or
 process; `effects` is how many there have been in the end; `result` is what the second process answered. An outcome that
 nobody knows has `reconciled` as well: the verdict of a person, and what it led to.
 
-Then the article's five rows (`tools/crashes/article.py`), two of them wrong on purpose, each with its exact counts:
+Then the article's five rows (`campaigns/effects/article.py`), two of them wrong on purpose, each with its exact counts:
 
     {"case", "before": [done, receipts], "after": [done, receipts], "first_exit", "replay_exit"}
 
@@ -43,7 +43,7 @@ sys.path.insert(0, str(ROOT))  # this is a program: it runs from a clone
 from tools.environment import continue_in_environment
 
 if TYPE_CHECKING:
-    from tools.crashes.cells import Cell
+    from tools.campaigns.effects.cells import Cell
 
 __all__ = ["main"]
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = list(_ours(output / "ours", options.control))
     _say(_summary(cells))
     records, wrong_rows = _the_article(output)
-    wrong = [f"{cell.name}: {why}" for cell in cells for why in cell.wrong] + wrong_rows
+    wrong = [f"{cell.name}: {each.what}" for cell in cells for each in cell.wrong] + wrong_rows
     verdict = "failed" if wrong else "passed"
     results = {
         "python": platform.python_version(),
@@ -96,9 +96,9 @@ def _new_directory(wanted: str | None) -> Path:
 def _ours(parent: Path, control: str | None) -> Iterable[Cell]:
     """Perform every action at every failpoint in both ways, and print each."""
     from eventlog.runtime.failpoints import FAILPOINTS
-    from tools.crashes.cells import HOWS, Crash, perform, records_result_first
-    from tools.crashes.receiver import receiving
-    from tools.crashes.subjects import subjects
+    from tools.campaigns.effects.cells import HOWS, Crash, perform, records_result_first
+    from tools.campaigns.effects.http_receiver import receiving
+    from tools.campaigns.effects.subjects import subjects
 
     concerned = {"forgetful-receiver": "http_request", "result-first": "write_file"}.get(control or "")
     spoil = records_result_first if control == "result-first" else None
@@ -125,7 +125,7 @@ def _summary(cells: Sequence[Cell]) -> dict[str, Any]:
 
 def _the_article(output: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Perform the article's rows, print each, and return what was seen and what was wrong."""
-    from tools.crashes.article import ROWS, line_of, perform_row, wrong_with
+    from tools.campaigns.effects.article import ROWS, line_of, perform_row, wrong_with
 
     records: list[dict[str, Any]] = []
     wrong: list[str] = []

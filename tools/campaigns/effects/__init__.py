@@ -1,0 +1,1 @@
+"""Effects that are counted: receivers, what each action promises, and what a crash may leave of it."""

@@ -1,0 +1,1 @@
+"""What every campaign is, how it is performed, broken on purpose and told."""

@@ -1,0 +1,1 @@
+"""Processes that campaigns and tests start, stop, kill and wait for."""

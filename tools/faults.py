@@ -1,0 +1,160 @@
+"""The fault campaigns: break the engine in every way that is listed, and see what it promised hold.
+
+    python tools/faults.py [--fast | --long] [--seed N] [--json FILE] [CAMPAIGN…]
+    python tools/faults.py --seed N --case CASE CAMPAIGN       one case again, as a violation names it
+    python tools/faults.py --control NAME CAMPAIGN             one control alone: the engine, broken on purpose
+    python tools/faults.py --list                              the campaigns, their faults and their controls
+    python tools/faults.py --readme FILE                       the table of the README, from what --json wrote
+
+`--fast`, the default, takes a few minutes; `--long` about an hour on two cores. After each campaign its controls run:
+something is broken in a copy of the engine, and the campaign has to say so. `--scale X` multiplies all counts. The
+exit status is 0 only if every campaign held with the counts that it is meant to reach and every control fired; what
+this machine cannot do is skipped with a visible line, and with CI=true has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this is a program: it runs from a clone
+
+from tools.environment import continue_in_environment
+
+if __name__ == "__main__":
+    continue_in_environment()
+
+import msgspec
+
+from tools.bench.machine import describe
+from tools.campaigns import catalogue
+from tools.campaigns.frame import reports
+from tools.campaigns.frame.campaign import Campaign, Tier
+from tools.campaigns.frame.performing import Task, WorkOrder, perform_all, work_here
+from tools.campaigns.frame.results import PASSED, Report, Result, load, save, without_details
+
+__all__ = ["main"]
+
+_PUBLISHED: Final = Path(__file__).resolve().parent / "campaigns" / "published.json"
+_JOBS: Final = len(os.sched_getaffinity(0)) + 1
+"""One more than there are cores: some campaigns sleep most of the time, until it is time to kill."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the chosen campaigns and print a line for each; the exit status says whether all is well."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if chosen.work_order is not None:
+        order = msgspec.json.decode(chosen.work_order, type=WorkOrder)
+        work_here(order, catalogue.find(order.campaign))
+        return 0
+    if chosen.readme is not None:
+        print(reports.as_markdown(load(chosen.readme), [catalogue.find(name) for name in catalogue.NAMES]), end="")
+        return 0
+    campaigns = _chosen(parser, chosen)
+    if chosen.list:
+        print("\n".join(reports.described(campaigns)))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what runs is ended on the way out
+    report = _run(campaigns, chosen)
+    if chosen.json is not None:
+        save(report, chosen.json)
+    if chosen.publish:
+        save(without_details(report), _PUBLISHED)
+    print(reports.last_line(report))
+    return 0 if all(_is_well(each) for each in report.results) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    tier = parser.add_mutually_exclusive_group()
+    tier.add_argument("--fast", action="store_true", help="the counts for every day (the default)")
+    tier.add_argument("--long", action="store_true", help="the full counts")
+    parser.add_argument("--seed", type=int, help="where chance begins; another one each time by default")
+    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="multiply all counts")
+    parser.add_argument("--case", help="run this case alone")
+    parser.add_argument("--control", metavar="NAME", help="run this control alone")
+    parser.add_argument("--no-controls", action="store_true", help="leave the controls out")
+    parser.add_argument("--jobs", type=int, default=_JOBS, metavar="N", help=f"how many at a time (here: {_JOBS})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    parser.add_argument("--publish", action="store_true", help="keep the report as that of the README")
+    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="print the README's table from a report")
+    parser.add_argument("--work-order", help=argparse.SUPPRESS)
+    parser.add_argument("campaigns", nargs="*", metavar="CAMPAIGN", help="all of them by default")
+    return parser
+
+
+def _chosen(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> list[Campaign]:
+    unknown = [name for name in chosen.campaigns if name not in catalogue.NAMES]
+    if unknown:
+        parser.error(f"no campaign is called {', '.join(unknown)}; there are {', '.join(catalogue.NAMES)}")
+    wanted = [name for name in catalogue.NAMES if not chosen.campaigns or name in chosen.campaigns]
+    try:
+        campaigns = [catalogue.find(name) for name in wanted]
+    except ModuleNotFoundError as missing:
+        parser.error(f"a campaign needs the package {missing.name}, which the extra `dev` brings; or name others")
+    if (chosen.case is not None or chosen.control is not None) and len(campaigns) != 1:
+        parser.error("--case and --control are of one campaign: name it")
+    if chosen.case is not None and chosen.seed is None:
+        parser.error("--case needs the --seed with which the case was seen")
+    if chosen.control is not None and chosen.control not in [each.name for each in campaigns[0].controls]:
+        names = ", ".join(each.name for each in campaigns[0].controls)
+        parser.error(f"{campaigns[0].name} has no control called {chosen.control}; it has {names}")
+    if not chosen.scale > 0 or chosen.jobs < 1:
+        parser.error("--scale has to be above 0, and --jobs at least 1")
+    return campaigns
+
+
+def _run(campaigns: Sequence[Campaign], chosen: argparse.Namespace) -> Report:
+    seed = chosen.seed if chosen.seed is not None else random.SystemRandom().getrandbits(32)
+    tier: Tier = "long" if chosen.long else "fast"
+    began_s, began = time.monotonic(), datetime.now(UTC)
+    print(f"{tier} tier, seed {seed}", flush=True)
+    tasks = _tasks(campaigns, chosen, tier, seed)
+    results = perform_all(tasks, chosen.jobs, lambda result: print("\n".join(reports.lines_of(result)), flush=True))
+    return Report(
+        command=_command(chosen),
+        tier=tier,
+        seed=seed,
+        began=began.strftime("%Y-%m-%d"),
+        seconds=round(time.monotonic() - began_s, 1),
+        machine=describe(Path.cwd()),
+        results=results,
+    )
+
+
+def _tasks(campaigns: Sequence[Campaign], chosen: argparse.Namespace, tier: Tier, seed: int) -> list[Task]:
+    """Return the campaigns, those that take longest first, and behind them their controls, which are short."""
+    whole = [Task(campaign, None, tier, seed, chosen.case, chosen.scale) for campaign in campaigns]
+    controls = [Task(campaign, control, tier, seed) for campaign in campaigns for control in campaign.controls]
+    if chosen.control is not None:
+        return [task for task in controls if task.control is not None and task.control.name == chosen.control]
+    return whole if chosen.no_controls or chosen.case is not None else whole + controls
+
+
+def _is_well(result: Result) -> bool:
+    return result.verdict in PASSED or (result.verdict == "skipped" and os.environ.get("CI") != "true")
+
+
+def _command(chosen: argparse.Namespace) -> str:
+    words = ["python", "tools/faults.py", "--long" if chosen.long else "--fast", *chosen.campaigns]
+    if chosen.scale != 1:
+        words[3:3] = ["--scale", f"{chosen.scale:g}"]
+    return shlex.join(words)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
