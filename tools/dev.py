@@ -5,6 +5,7 @@
     python3 tools/dev.py demo                             watch a run crash and recover
     python3 tools/dev.py test [--long] [--core] [...]     run the tests, on all cores; the rest is handed to pytest
     python3 tools/dev.py check                            lint, format, types; the wheel, built and used elsewhere
+    python3 tools/dev.py coverage [MODULE...]             the branches of the core that no test reaches, if any
     python3 tools/dev.py bench [--quick] [--json FILE] [CASE...]    measure, beside the limits and the peers
 
 Every command is printed before it runs, and the exit status is that of the command that failed. Works from any folder.
@@ -100,6 +101,8 @@ def parse(arguments: "list[str]") -> "tuple[argparse.Namespace, list[str]]":
     test.add_argument("--long", action="store_true", help="with the long counts, which take hours rather than minutes")
     test.add_argument("--core", action="store_true", help="without campaigns and tests that start many processes")
     commands.add_parser("check", help="ruff, mypy --strict, and the built wheel imported elsewhere")
+    coverage = commands.add_parser("coverage", help="branches of the core that no test reaches")
+    coverage.add_argument("modules", nargs="*", metavar="MODULE", help="test modules (default: its own)")
     bench = commands.add_parser("bench", help="measure, beside the limits and what a user might pick instead")
     bench.add_argument("--quick", action="store_true", help="three short rounds, for a first look")
     bench.add_argument("--long", action="store_true", help="with a history of 10 million events")
@@ -151,6 +154,12 @@ def check(chosen: argparse.Namespace, rest: "list[str]") -> None:
     print("check: clean")
 
 
+def coverage(chosen: argparse.Namespace, rest: "list[str]") -> None:
+    """Measure the branch coverage of the core, and fail unless it is whole."""
+    ensure_environment()
+    run([ENVIRONMENT_PYTHON, os.path.join("tools", "branches.py"), *chosen.modules])
+
+
 def bench(chosen: argparse.Namespace, rest: "list[str]") -> None:
     """Measure, with the peers installed."""
     ensure_environment()
@@ -158,7 +167,7 @@ def bench(chosen: argparse.Namespace, rest: "list[str]") -> None:
     run([ENVIRONMENT_PYTHON, os.path.join("tools", "bench"), *bench_arguments(chosen)])
 
 
-COMMANDS = {"setup": setup, "demo": demo, "test": test, "check": check, "bench": bench}
+COMMANDS = {"setup": setup, "demo": demo, "test": test, "check": check, "coverage": coverage, "bench": bench}
 
 
 def pytest_arguments(*, long: bool, core: bool) -> "list[str]":

@@ -1,0 +1,1 @@
+"""The mutation score: small mistakes are made in what decides, and the tests that belong to it have to notice."""
