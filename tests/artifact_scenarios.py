@@ -14,11 +14,12 @@ from eventlog.events import StepCompleted
 from eventlog.log import Append, Expect, Snapshot
 from eventlog.stores import SqliteLog
 from eventlog.stores.artifacts import artifacts_beside
-from tests.faults import FOR_EVER, KILLED, Faults, Operation
-from tests.logs import assert_whole, open_file
+from tools.campaigns.storage.libc_faults import FOR_EVER, KILLED, Faults, Operation
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 __all__ = [
     "backs_up_and_is_killed",
+    "backup_fails_as_it_gets_its_name",
     "data_of",
     "fill",
     "fsync_of_a_snapshot_fails",
@@ -115,6 +116,19 @@ async def backs_up_and_is_killed(path: str, target: str, operation: Operation, s
     async with open_file(path, is_read_only=True) as log:
         Faults().arm(operation, KILLED, files="", skip=int(skip))
         return await log.backup(target)
+
+
+async def backup_fails_as_it_gets_its_name(
+    path: str, folder: str, operation: Operation, files: str, skip: str, works: str
+) -> dict[str, Any]:
+    """Copy the log while an operation on files with this ending fails once; say what is left, and copy it again."""
+    faults, target = Faults(), Path(folder, "b.db")
+    async with open_file(path, is_read_only=True) as log:
+        faults.arm(operation, errno.EIO, below=folder, files=files, skip=int(skip), works=works == "works")
+        told = await _told(log.backup(target))
+        hits = faults.disarm(operation)
+        left = sorted(os.listdir(folder))
+        return {"told": told, "hits": hits, "left": left, "again": await _told(log.backup(target))}
 
 
 async def snapshot_finds_no_room(path: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ __all__ = [
     "assert_refused_as_unknown",
     "crash_at",
     "end_of",
+    "give_verdict",
     "inside_its_effect",
     "intent_of",
     "late_owner",
@@ -250,6 +251,20 @@ async def end_of(working: Awaitable[eventlog.Outcome]) -> str | None:
         return (await working).result
     except eventlog.EventLogError as error:
         return error.code
+
+
+async def give_verdict(
+    runner: eventlog.Runner, verdict: str, *, run_id: str = "run-1", evidence: str = "I looked", **rest: Any
+) -> eventlog.Outcome:
+    """Look at a run, and say what became of its effect; look again, where the first look came too early to count."""
+    for is_last in (False, True):
+        version = (await runner.state(run_id)).version
+        try:
+            return await runner.reconcile(run_id, verdict, evidence=evidence, at_version=version, **rest)
+        except Refused as refusal:
+            if is_last or refusal.code != "verdict_stale":
+                raise
+    raise AssertionError("unreachable")
 
 
 async def assert_refused_as_unknown(runner: eventlog.Runner) -> None:

@@ -1,4 +1,4 @@
-"""What a program sees when the storage below it fails. Each function runs in a child of its own (`tests/child.py`)."""
+"""What a program sees when the storage below it fails. Each function runs in a child of its own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import Any, Final
 from eventlog import CommitOutcomeUnknown, EventLogError, Expect, NewEvent
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite.wal import WalCheckpoints
+from eventlog.stores.subject_keys import SubjectKeys
 from eventlog.views import Selection, ViewEntry
-from tests.child import leaving
-from tests.faults import FOR_EVER, KILLED, Faults, Operation
-from tests.logs import open_file
-from tests.waiting import until
+from tools.campaigns.processes.child import leaving
+from tools.campaigns.processes.waiting import until
+from tools.campaigns.storage.libc_faults import FOR_EVER, KILLED, Faults, Operation
+from tools.campaigns.storage.log_files import open_file
 
 Answer = dict[str, Any]
 _NOBODY: Final = 65534
@@ -222,6 +223,18 @@ async def disk_is_full(path: str, filler: str) -> Answer:
         }
 
 
+async def opens_where_the_index_finds_no_room(path: str) -> Answer:
+    """The disk is full when the index of the write-ahead log is made; then there is room."""
+    async with open_file(path) as log:
+        await log.append("s", [_event(0)], expect=Expect.no_stream())
+    faults = Faults()
+    faults.arm("write", errno.ENOSPC, files="-shm", times=FOR_EVER)
+    told = await _told(open_file(path).__aenter__())
+    hits = faults.disarm("write")
+    async with open_file(path) as log:
+        return {"told": told, "hits": hits, **await _stored(log)}
+
+
 async def files_may_not_grow(path: str) -> Answer:
     """RLIMIT_FSIZE stops the write-ahead log from growing, and is lifted again."""
     async with open_file(path) as log:
@@ -266,16 +279,32 @@ async def wal_checkpoints_fail(path: str) -> Answer:
 
 async def opens_as_nobody(path: str, is_read_only: str) -> Answer:
     """Become a user who owns nothing, if we are one who may do everything; open a log, and say what happened."""
-    if os.getuid() == 0:
+    is_root = os.getuid() == 0
+    if is_root:
         os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresgid(_NOBODY, _NOBODY, 0)
+        os.setresuid(_NOBODY, _NOBODY, 0)
     try:
         async with open_file(path, is_read_only=is_read_only == "read-only") as log:
             told = await _told(log.append("s", [_event(0)], expect=Expect.any()))
             return {"opened": "ok", "told": told, "readable": len(await _read(log))}
     except EventLogError as error:
         return {"opened": error.code}
+    finally:
+        if is_root:  # whoever measures what was run here writes that down as the user who began
+            os.setresuid(0, 0, 0)
+            os.setresgid(0, 0, 0)
+
+
+def makes_keys_where_a_name_cannot_be_flushed(path: str, error: str) -> str:
+    """Make a folder of keys in a folder whose own names cannot be flushed, and return what is told."""
+    folder = os.path.dirname(path)
+    Faults().arm("sync", int(error), below=folder, files=os.path.basename(folder), times=FOR_EVER)
+    try:
+        SubjectKeys(os.path.join(folder, "keys"), wrapping_key=bytes(32))
+    except EventLogError as refused:
+        return refused.code
+    return "ok"
 
 
 async def _is_wal_cut(log: SqliteLog) -> bool:

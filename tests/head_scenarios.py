@@ -13,10 +13,10 @@ from eventlog import Expect, NewEvent
 from eventlog.audit.heads.local_signer import LocalSigner
 from eventlog.errors import EventLogError
 from eventlog.heads import HeadRequest, SignedHead
-from tests.child import leaving
-from tests.faults import FOR_EVER, Faults
-from tests.logs import open_file
 from tests.signers import MemorySigner
+from tools.campaigns.processes.child import leaving
+from tools.campaigns.storage.libc_faults import FOR_EVER, Faults
+from tools.campaigns.storage.log_files import open_file
 
 __all__ = ["ends_with_a_signer_that_hangs", "is_killed_before_signing", "signs_as_another", "syncs_fail"]
 

@@ -1,4 +1,4 @@
-"""What a process does that sends requests and may be killed. Each runs in a child of its own (`tests/child.py`)."""
+"""What a process does that sends requests and may be killed. Each runs in a child of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Programs that append to a log with transcripts: killed by themselves or by the system, on a failing disk, or at once.
 
-`faults_in` is the check that all tests of transcripts share. It knows the format from its specification alone, and
-reads files and events, nothing of the mirror.
+`faults_in` is the check that all tests of transcripts share.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from typing import Any, Final
 
 import eventlog
 from eventlog.errors import EventLogError
-from eventlog.log import AppendResult, EventReader, Expect, NewEvent, RecordedEvent, RunLog
+from eventlog.log import AppendResult, Expect, NewEvent, RunLog
 from projections.mirrors import Begun, MirroredLog, TranscriptMirror, mirrored, transcript_files
-from tests.faults import KILLED, Faults, Operation
-from tests.logs import open_file
+from tools.campaigns.storage.libc_faults import KILLED, Faults, Operation
+from tools.campaigns.storage.log_files import open_file
+from tools.campaigns.storage.scenarios.transcripts import faults_in
 
 __all__ = [
     "WINDOWS",
@@ -57,49 +57,6 @@ def transcript(path: str | Path) -> list[dict[str, Any]]:
     data = Path(path).read_bytes()
     assert not data or data.endswith(b"\n"), f"{path} ends in a torn line"
     return [json.loads(line) for line in data.splitlines()]
-
-
-async def faults_in(log: EventReader, folder: Path, streams: str = "") -> list[str]:
-    """Return what is wrong with a folder of transcripts, as against what the log holds; nothing may be left over."""
-    events = [event async for event in log.read_all() if event.stream.startswith(streams)]
-    found: dict[tuple[str, int], bytes] = {}
-    faults = [f"left over: {path.name}" for path in folder.iterdir() if path.suffix in (".prepared", ".tmp")]
-    for path in sorted(folder.glob("*.jsonl")):
-        data = path.read_bytes()
-        if data and not data.endswith(b"\n"):
-            faults.append(f"torn: {path.name}")
-        for number, text in enumerate(data.split(b"\n")[:-1], 1):
-            line = json.loads(text)
-            if line["version"] != number:
-                faults.append(f"line {number} of {path.name} is version {line['version']}")
-            found[line["stream"], line["version"]] = text
-    for event in events:
-        text = found.pop((event.stream, event.version), b"")
-        faults += [f"{event.stream} {event.version}: {fault}" for fault in _faults_of(text, event)]
-    return faults + [f"{stream} {version}: not in the log" for stream, version in found]
-
-
-def _faults_of(text: bytes, event: RecordedEvent) -> list[str]:
-    if not text:
-        return ["missing"]
-    line = json.loads(text)
-    body, _, tail = text.rpartition(b',"sum":"')
-    expected = {
-        "position": event.position,
-        "type": event.type,
-        "schema_version": event.schema_version,
-        "recorded_at_us": event.recorded_at_us,
-        "actor": event.actor,
-        "event_id": event.event_id.hex(),
-        "correlation_id": event.correlation_id,
-        "causation_id": event.causation_id.hex() if event.causation_id is not None else None,
-        "leaf": event.leaf.hex(),
-        "sum": hashlib.sha256(body).hexdigest(),
-    }
-    wrong = [name for name, value in expected.items() if line[name] != value]
-    if event.schema_version == 1 and line["data"] != json.loads(event.body):
-        wrong.append("data")
-    return wrong + ([] if tail.endswith(b'"}') else ["tail"])
 
 
 # ── mirrors that die, and mirrors that are wrong ─────────────────────────────────────────────────────────────────────

@@ -36,8 +36,8 @@ from eventlog.runtime.effects import Finding
 from eventlog.runtime.failpoints import crash_at, pass_by
 from eventlog.stores import SqliteLog
 from eventlog.stores.clock import SystemClock
-from tests.logs import open_file
-from tools.crashes.processes import Ended, in_child
+from tools.campaigns.processes.in_child import Ended, in_child
+from tools.campaigns.storage.log_files import open_file
 
 __all__ = [
     "RUN",
@@ -523,7 +523,8 @@ async def _reconcile(agent: Agent, runner: Runner) -> None:
     if agent.world.receipts():
         await runner.reconcile(RUN, "executed", evidence="the receipt", result={"applied_to": INCIDENT}, actor="ann")
     else:
-        await runner.reconcile(RUN, "not_executed", evidence="no receipt", actor="ann")
+        version = (await runner.state(RUN)).version
+        await runner.reconcile(RUN, "not_executed", evidence="no receipt", at_version=version, actor="ann")
 
 
 async def _resume(agent: Agent, runner: Runner) -> None:

@@ -1,15 +1,14 @@
-"""What one of several processes on the same log does. Each function runs in a child of its own (`tests/child.py`)."""
+"""What one of several processes on the same log does. Each function runs in a child of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from typing import Any
 
 import eventlog
 from eventlog import Expect, NewEvent, WrongExpectedVersion
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 
 def _wait_for_the_start() -> None:
@@ -28,18 +27,6 @@ async def appends(path: str, name: str, count: str) -> list[str]:
             await log.append("shared", [shared], expect=Expect.any())
             ids += [own.event_id.hex(), shared.event_id.hex()]
     return ids
-
-
-async def appends_for_a_while(path: str, name: str, seconds: str) -> int:
-    """Append one event a transaction for so long, and return how many that were."""
-    count = 0
-    async with open_file(path, busy_timeout_s=30) as log:
-        _wait_for_the_start()
-        end_s = time.monotonic() + float(seconds)
-        while time.monotonic() < end_s:
-            await log.append(name, [NewEvent("noted", {"n": count})], expect=Expect.at(count))
-            count += 1
-    return count
 
 
 async def counts(path: str, name: str, count: str) -> dict[str, int]:

@@ -43,7 +43,7 @@ from eventlog.signing.statements import (
     key_id_of,
 )
 from eventlog.stores import SqliteLog
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 __all__ = ["APPROVER", "ProvenLog", "approve", "build", "check", "enrol_approver", "propose_run"]
 

@@ -1,4 +1,4 @@
-"""What the other processes of the public cases do. Each function runs in a child of its own (`tests/child.py`)."""
+"""What the other processes of the public cases do. Each function runs in a child of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from eventlog.errors import ActionFailed, EventLogError, Refused
 from eventlog.runtime.effects import Finding
 from eventlog.runtime.failpoints import EFFECT_INSIDE, crash_at, pass_by
 from projections import RunsTable, runs_view
-from tests.logs import open_file
-from tools.take_overs import stop_at
+from tools.campaigns.storage.log_files import open_file
+from tools.campaigns.take_overs.stopping import stop_at
 
 __all__ = [
     "Pay",

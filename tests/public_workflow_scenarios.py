@@ -1,4 +1,4 @@
-"""The programs of the public cases about workflows. Each function runs in a child of its own (`tests/child.py`).
+"""The programs of the public cases about workflows. Each function runs in a child of its own.
 
 What steps and receivers did is in the files of a `World` (`tests/paused_agent.py`), whatever became of the process.
 """
@@ -19,8 +19,8 @@ from eventlog.errors import EventLogError
 from eventlog.events import CheckpointSaved, StepCompleted
 from eventlog.events import StepFailed as StepFailedEvent
 from eventlog.stores import SqliteLog
-from tests.logs import open_file
 from tests.paused_agent import World
+from tools.campaigns.storage.log_files import open_file
 
 __all__ = [
     "KILLS",

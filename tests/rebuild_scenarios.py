@@ -1,4 +1,4 @@
-"""What one of several processes does while a view is built again. Each function runs in a child (`tests/child.py`)."""
+"""What one of several processes does while a view is built again. Each function runs in a child."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from eventlog import Expect
 from eventlog.stores.sqlite.view_registry import move_entry
 from projections import SqliteView, rebuild_view
 from projections.sqlite_views.following import Follower
-from tests.logs import open_file
 from tests.totals import Totals, TotalsOfAmounts, orders
+from tools.campaigns.storage.log_files import open_file
 
 
 async def appends_at_a_rate(path: str, rate: str, seconds: str) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """A program with an action of its own, which a crash leaves unknown.
 
-Each function runs in a child of its own (`tests/child.py`); `EVENTLOG_FAILPOINT` says where that one dies.
+Each function runs in a child of its own; `EVENTLOG_FAILPOINT` says where that one dies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import eventlog
 from eventlog import Call, EventLogError
 from eventlog.runtime.actions.function import FunctionAction
 from eventlog.runtime.failpoints import crash_at, pass_by
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 
 async def resumes(path: str, promise: str, *run_ids: str) -> list[Any]:

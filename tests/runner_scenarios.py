@@ -1,4 +1,4 @@
-"""What one of several processes that keep the same view, or run the same consumer, does (`tests/child.py`)."""
+"""What one of several processes that keep the same view, or run the same consumer, does."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from eventlog.log import RecordedEvent
 from projections import Consumer, ProjectionRunner, SqliteView
-from tests.logs import open_file
 from tests.totals import Totals
+from tools.campaigns.storage.log_files import open_file
 
 
 async def keeps_a_view(path: str, into: str = "") -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from eventlog import Append, Expect, NewEvent, RecordedEvent
 from eventlog.codec import Registry, event
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 __all__ = ["Priced", "follows_to", "readers_registry", "writes", "writes_prices"]
 

@@ -334,6 +334,18 @@ def test_a_run_whose_log_says_why_it_cannot_be_driven_is_not_tried_again_by_itse
     assert RUN in agenda.ready, "and then as often as it takes"
 
 
+def test_a_run_that_is_refused_before_it_is_claimed_waits_for_a_program_that_can_drive_it() -> None:
+    """As one whose code is not registered here: a worker took it, and the log says why it was not driven."""
+    agenda = Agenda()
+    agenda.note(recorded(BEGUN, 1))
+    agenda.take(RUN)
+    agenda.note(recorded(ResumeRejected(reason="unknown_workflow", status="RUNNING"), 2))
+    agenda.again(RUN)
+    assert not agenda.ready and not agenda.held, "it would be refused again at once"
+    agenda.try_refused()
+    assert RUN in agenda.ready, "another program, or later code, may know it"
+
+
 def test_timers_that_mean_nothing_any_more_are_thrown_away() -> None:
     agenda = Agenda()
     agenda.note(recorded(BEGUN, 1))

@@ -33,7 +33,7 @@ from eventlog.stores.sqlite import foreign_write, transaction
 from eventlog.stores.sqlite.foreign_write import WriteAccess, WriteCursor
 from eventlog.views import Selection, ViewEntry
 from projections import runs_view
-from tests.logs import assert_whole, open_file
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 REGISTRY = Registry()
 ANY = Expect.any()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -131,6 +132,45 @@ async def test_a_request_of_a_workflow_behind_events_of_a_clock_that_was_ahead_i
     assert request.expires_at_us is not None
     await runner.approve("one", request.proposal_hash or "", actor="anna")
     assert (await runner.resume("one")).run.status is Status.COMPLETED
+
+
+async def test_an_edit_that_approves_is_not_recorded_behind_the_end_of_what_it_asks(
+    log: Log, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await runner_of(log, clock, paying(Receiver())).propose("run-1", PAY)
+    interposing(monkeypatch, log, "approval_recorded", lambda: jump(log, clock))
+    runner = runner_of(log, clock, paying(Receiver()), policies={"pay": Policy(expires_in_s=600)})
+    run = (await runner.edit("run-1", args={"amount": "30"}, approves=True, actor="anna")).run
+    assert run.status is Status.APPROVED and run.expires_at_us is not None
+    assert run.recorded_at_us < run.expires_at_us
+
+
+AUTOMATIC: Final = {"pay": Policy(expires_in_s=600, auto=True)}
+
+
+async def test_a_request_that_a_rule_approves_is_not_recorded_behind_its_own_end(
+    log: Log, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = interposing(monkeypatch, log, "approval_recorded", lambda: jump(log, clock))
+    run = (await runner_of(log, clock, paying(Receiver()), policies=AUTOMATIC).propose("run-1", PAY)).run
+    assert seen and run.status is Status.APPROVED and run.expires_at_us is not None
+    assert run.recorded_at_us < run.expires_at_us
+    assert await flaws(log) == []
+
+
+async def test_a_request_of_a_workflow_that_a_rule_approves_is_not_recorded_behind_its_own_end(
+    log: Log, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_of(log, clock, paying(Receiver()), policies=AUTOMATIC, workflows=[buy])
+    await runner.start(buy, "run-1")
+    await runner.signal("run-1", "ready")
+    seen = interposing(monkeypatch, log, "approval_recorded", lambda: jump(log, clock))
+    with suppress(eventlog.errors.EventLogError):  # behind such a jump the lease may be over, which is another matter
+        await runner.resume("run-1")
+    events = {event.type: event async for event in log.read_all()}
+    asked, approved = events["proposal_recorded"], events["approval_recorded"]
+    assert seen and approved.recorded_at_us < asked.data.expires_at_us
+    assert await flaws(log) == []
 
 
 # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import eventlog
-from eventlog.errors import Refused
+from eventlog.errors import OutcomeUnknown, Refused
 from eventlog.run import Status
 from eventlog.runtime.effect_grounds import EffectGrounds
 from eventlog.runtime.effects import Inconclusive, Promise
@@ -18,7 +18,7 @@ from eventlog.runtime.policies import Policy
 from eventlog.stores import SqliteLog
 from eventlog.stores.subject_keys import SubjectKeys
 from eventlog.testing.clock import FakeClock
-from tests.effect_runs import Looking, Receiver, Sending, runner_of, types_of
+from tests.effect_runs import Looking, Receiver, Sending, give_verdict, runner_of, types_of
 from tests.signed_runs import PAY, SIGNED, Scene, events_of, paying, prepared_scene
 from tests.test_intent_proofs import Wavering, buy, fail_once, started, wavering
 from tests.test_verify_intents import append, done, intent, reasons
@@ -169,6 +169,18 @@ async def test_and_acts_where_the_receiver_says_that_nothing_happened(tmp_path: 
         assert len(acting.receiver.effects) == 1
 
 
+async def test_and_leaves_it_to_a_person_where_the_receiver_cannot_tell(tmp_path: Path, clock: FakeClock) -> None:
+    acting = Acting(clock, None, wavering(Promise.CHECKABLE))
+    async with put_back(tmp_path, clock, acting.ask_and_approve, acting.act) as log:
+        scene = acting.scene(log)
+        assert isinstance(scene.action, Wavering)
+        scene.action.finding = lambda _: Inconclusive(why="closed on Sundays")
+        with pytest.raises(OutcomeUnknown, match="closed on Sundays"):
+            await scene.runner.resume("run-1")
+        assert (await types_of(log, "run-1"))[-1] == "outcome_unknown"
+        assert len(acting.receiver.effects) == 1
+
+
 async def test_another_attempt_after_a_restore_is_refused_as_the_first_is(tmp_path: Path, clock: FakeClock) -> None:
     """The attempt that failed before the copy says nothing of the one that followed it in what was lost."""
     acting = Acting(clock, None, wavering(Promise.OPAQUE))
@@ -197,7 +209,7 @@ async def test_what_a_person_has_found_out_after_the_restore_counts(tmp_path: Pa
     async with put_back(tmp_path, clock, end_unknown, nothing) as log:
         scene = acting.scene(log)
         assert (await scene.refused_resume()).code == "outcome_unknown"
-        await scene.runner.reconcile("run-1", "not_executed", evidence="the receiver was asked by telephone")
+        await give_verdict(scene.runner, "not_executed", evidence="the receiver was asked by telephone")
         assert (await scene.runner.resume("run-1")).run.status is Status.COMPLETED
 
 
@@ -302,6 +314,27 @@ async def test_what_happened_is_found_out_although_the_approval_is_erased(tmp_pa
         outcome = await scene.runner.resume("run-1")
         assert (outcome.run.status, outcome.result) == (Status.COMPLETED, "recovered")
         assert acting.receiver.requests == 0
+
+
+@pytest.mark.parametrize("kind", [None, "proposal_recorded", "approval_recorded"])
+async def test_what_was_asked_and_approved_is_looked_at_however_much_came_between(
+    tmp_path: Path, clock: FakeClock, kind: str | None
+) -> None:
+    receiver = Receiver()
+    async with eventlog.open(tmp_path / "log.db", clock=clock) as log:
+        runner = runner_of(log, clock, paying(receiver), workflows=[buy])
+        await runner.start(buy, "one")
+        for number in range(50):
+            await runner.signal("one", "note", number)
+        await runner.approve("one", PAY.hash, actor="anna")
+        if kind is None:
+            assert (await runner.resume("one")).run.status is Status.COMPLETED
+        else:
+            await erase(log, kind, "one")
+            with pytest.raises(Refused) as raised:
+                await runner.resume("one")
+            assert raised.value.code == "run_erased"
+        assert receiver.requests == (1 if kind is None else 0)
 
 
 @pytest.mark.parametrize("kind", ["proposal_recorded", "approval_recorded"])

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import eventlog
@@ -24,13 +25,16 @@ from eventlog.errors import EventLogError, LogCorrupt, StoreUnavailable
 from eventlog.events import StepCompleted
 from eventlog.log import Append, Expect, NewEvent
 from eventlog.runtime.actions.log_files import belongs_to_log
-from eventlog.stores import SqliteLog
-from tests import artifact_scenarios, child
+from eventlog.stores import SqliteLog, exclusive_rename
+from eventlog.stores.artifacts import artifact_in
+from eventlog.stores.sqlite import backup
+from tests import artifact_scenarios
 from tests.artifact_scenarios import data_of, fill, unsound
 from tests.command_line import CommandLine
-from tests.faults import build_shim, shim_environment
-from tests.logs import assert_whole, open_file
 from tests.needs import need, need_command
+from tools.campaigns.processes import child
+from tools.campaigns.storage.libc_faults import build_shim, shim_environment
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 DATA = b"a large value"
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -79,6 +83,21 @@ async def refusal_of(asked: Any) -> tuple[str, str | None]:
 
 DAMAGED = ("log_corrupt", "artifact_damaged")
 MISSING = ("log_corrupt", "artifact_missing")
+
+
+WAYS = ["exclusive rename", "link", "claim"]
+
+
+def leave_only(monkeypatch: pytest.MonkeyPatch, ways: list[str]) -> None:
+    """Let a backup find none but these ways to give a file its name."""
+
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if "exclusive rename" not in ways:
+        monkeypatch.setattr(exclusive_rename, "_SYMBOL", "rename_of_no_library")
+    if "link" not in ways:
+        monkeypatch.setattr(os, "link", refuses)
 
 
 class TestFiles:
@@ -340,6 +359,8 @@ class TestBackup:
     async def test_a_log_without_artifacts_is_copied_without_a_folder(self, path: Path, tmp_path: Path) -> None:
         async with open_file(path) as log:
             await log.append("a", [NewEvent("mine", {})], expect=Expect.any())
+            step = StepCompleted(name="s", key="s", output=msgspec.Raw(b'{"artifact":1}'))
+            await log.append_reserved([Append("run:a", [step], Expect.any())])
             await log.backup(tmp_path / "b.db")
         assert not (tmp_path / "b.db.artifacts").exists()
         async with open_file(tmp_path / "b.db") as log:
@@ -397,6 +418,57 @@ class TestBackup:
         assert [each.code for each in told if isinstance(each, StoreUnavailable)] == ["store_cannot_open"]
         await assert_copy(tmp_path / "b.db")
 
+    @pytest.mark.parametrize("ways", [WAYS[1:], WAYS[2:]], ids=["by a link", "by a claim"])
+    async def test_a_copy_gets_its_name_where_there_is_no_exclusive_rename(
+        self, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ways: list[str]
+    ) -> None:
+        target = tmp_path / "copy" / "b.db"
+        target.parent.mkdir()
+        async with open_file(path) as log:
+            await fill(log)
+            leave_only(monkeypatch, ways)
+            await log.backup(target)
+            monkeypatch.undo()
+        assert sorted(os.listdir(target.parent)) == ["b.db", "b.db.artifacts"]
+        await assert_copy(target)
+
+    @pytest.mark.parametrize("name", ["b.db", "b.db.artifacts/mine"])
+    @pytest.mark.parametrize("ways", [WAYS, WAYS[1:], WAYS[2:]], ids=["by a rename", "by a link", "by a claim"])
+    async def test_what_comes_by_its_name_in_the_last_moment_is_not_replaced(
+        self, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ways: list[str], name: str
+    ) -> None:
+        folder = tmp_path / "copy"
+        (folder / name).parent.mkdir(parents=True)
+        async with open_file(path) as log:
+            await fill(log)
+            leave_only(monkeypatch, ways)
+            (folder / name).write_bytes(b"mine")
+            monkeypatch.setattr(backup, "_check_free", lambda _: None)
+            assert await refusal_of(log.backup(folder / "b.db")) == ("store_cannot_open", None)
+            monkeypatch.undo()
+        assert [found.relative_to(folder) for found in folder.rglob("*") if found.is_file()] == [Path(name)]
+        assert (folder / name).read_bytes() == b"mine"
+
+    @pytest.mark.parametrize(
+        ("ways", "call"), [(WAYS[1:], "link"), (WAYS[2:], "rename")], ids=["by a link", "by a claim"]
+    )
+    async def test_a_copy_that_cannot_be_given_its_name_is_not_there(
+        self, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ways: list[str], call: str
+    ) -> None:
+        def fails(*_: object, **__: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        target = tmp_path / "copy" / "b.db"
+        target.parent.mkdir()
+        async with open_file(path) as log:
+            await log.append("a", [NewEvent("mine", {})], expect=Expect.any())
+            leave_only(monkeypatch, ways)
+            monkeypatch.setattr(os, call, fails)
+            assert await refusal_of(log.backup(target)) == ("store_io_error", None)
+            monkeypatch.undo()
+            assert os.listdir(target.parent) == []
+            await log.backup(target)
+
     async def test_a_folder_that_is_not_there_is_a_coded_error(self, path: Path, tmp_path: Path) -> None:
         async with open_file(path) as log:
             assert await refusal_of(log.backup(tmp_path / "none" / "b.db")) == ("store_cannot_open", None)
@@ -429,6 +501,34 @@ class TestBackup:
                 await assert_copy(target)
         assert killed >= 3
         assert whole >= 1
+
+    @pytest.mark.parametrize(
+        ("operation", "files", "skip", "works"),
+        [
+            ("rename", "b.db", 0, "works"),  # it has its name, and the answer was lost
+            ("sync", "/copy", 2, "does not"),  # it has its name, and nobody knows whether that is durable
+            ("rename", ".artifacts", 0, "works"),
+        ],
+        ids=["name", "sync", "artifacts"],
+    )
+    async def test_copy_that_was_told_to_have_failed_is_not_there(
+        self,
+        under_faults: Callable[..., child.Done],
+        path: Path,
+        tmp_path: Path,
+        operation: str,
+        files: str,
+        skip: int,
+        works: str,
+    ) -> None:
+        async with open_file(path) as log:
+            await fill(log)
+        folder = tmp_path / "copy"
+        folder.mkdir()
+        scenario = artifact_scenarios.backup_fails_as_it_gets_its_name
+        seen = under_faults(scenario, path, folder, operation, files, skip, works).result
+        assert seen == {"told": "store_io_error", "hits": 1, "left": [], "again": "ok"}
+        await assert_copy(folder / "b.db")
 
     async def test_a_copy_that_lacks_an_artifact_would_be_found(self, path: Path, tmp_path: Path) -> None:
         async with open_file(path) as log:
@@ -475,6 +575,12 @@ class TestVerify:
             await log.append_reserved([Append("run:a", steps, Expect.any())])
             found = await verify(log, artifacts=log.artifacts)
         assert [(each.reason, each.position) for each in found.artifacts.problems] == [("artifact_missing", 2)]
+
+    @pytest.mark.parametrize("named", ["3", "[" * 5000, '"' + DIGEST], ids=["number", "deep", "cut"])
+    async def test_an_event_that_no_program_has_written_names_none(self, named: str) -> None:
+        """That it cannot be read is for others to say, who read the whole of it."""
+        assert artifact_in("run:a", "step_completed", f'{{"artifact":"{DIGEST}"}}'.encode()) == DIGEST
+        assert artifact_in("run:a", "step_completed", f'{{"artifact":{named}}}'.encode()) is None
 
     @pytest.mark.processes
     async def test_the_command_line_says_which_artifact_is_gone(self, path: Path, folder: Path, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ from projections import (
     rebuild_view,
 )
 from tests import runner_scenarios as scenarios
-from tests.logs import open_file
 from tests.totals import OrderPlaced, Totals, TotalsOfAmounts, dump, orders
+from tools.campaigns.storage.log_files import open_file
 
 
 async def append(log: SqliteLog, first: int, count: int) -> int:

@@ -25,8 +25,8 @@ from projections import Row, RowProjection, SqliteView, ViewFile, rebuild_in_ran
 from projections.sqlite_views import database, ranges
 from projections.sqlite_views.build_lock import exclusive, is_held
 from projections.sqlite_views.parts import drop_parts
-from tests.logs import file_lock_held, open_file
 from tests.totals import Totals, TotalsOfAmounts, orders
+from tools.campaigns.storage.log_files import file_lock_held, open_file
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

@@ -39,13 +39,14 @@ from tests.effect_runs import (
     approved,
     assert_refused_as_unknown,
     end_of,
+    give_verdict,
     inside_its_effect,
     late_owner,
     runner_of,
     trace_of,
     types_of,
 )
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 
 class Saying(Sending):
@@ -107,7 +108,7 @@ async def test_a_late_result_says_under_which_epoch_and_in_which_attempt_it_was_
     runner = runner_of(log, clock, action)
     await approved(runner)
     assert await end_of(runner.resume("run-1")) == "outcome_unknown"
-    await runner.reconcile("run-1", "not_executed", evidence="I looked")
+    await give_verdict(runner, "not_executed", evidence="I looked")
     action.say = lambda: Recovered(evidence="seen")
     gate = action.gate = Gate()
     holder = asyncio.create_task(runner.resume("run-1"))
@@ -340,7 +341,7 @@ async def test_without_the_note_nothing_in_the_log_says_that_the_effect_happened
     _, end = await fenced(log, clock, action)
     assert end == "claim_lost"
     runner = runner_of(log, clock, action)
-    await runner.reconcile("run-1", "not_executed", evidence="I think not")
+    await give_verdict(runner, "not_executed", evidence="I think not")
     await runner.resume("run-1")
     assert len(action.receiver.effects) == 2
 

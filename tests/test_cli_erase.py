@@ -17,7 +17,7 @@ import pytest
 
 from tests.command_line import CommandLine, HereCommandLine, environment
 from tests.erasure_scene import MARKS, files_of, found_in, record
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 BASIS: Final = ("--legal-basis", "Art. 17 GDPR")
 ARGS: Final = json.dumps({"content": MARKS["args"]})

@@ -26,9 +26,9 @@ from eventlog.signing.head_text import open_head
 from eventlog.signing.log_keys import rotate as make_rotation
 from eventlog.signing.notes import make_verifier_key, parse_verifier_key
 from tests.command_line import Ended, HereCommandLine
-from tests.logs import open_file
 from tests.needs import need
 from tests.test_signers import refused, running
+from tools.campaigns.storage.log_files import open_file
 
 PREFIX: Final = "log.example/runs"
 

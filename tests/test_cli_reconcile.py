@@ -21,10 +21,11 @@ from eventlog.decide import VERDICTS
 from eventlog.runtime.failpoints import CRASH_STATUS
 from eventlog.stores.clock import SystemClock
 from projections import RunsTable, runs_view
-from tests import child, reconcile_scenarios
+from tests import reconcile_scenarios
 from tests.command_line import CommandLine, Ended, HereCommandLine
-from tests.logs import open_file
 from tests.test_cli import BARE, HIDDEN
+from tools.campaigns.processes import child
+from tools.campaigns.storage.log_files import open_file
 
 pytestmark = pytest.mark.processes
 
@@ -103,9 +104,18 @@ def unknown(here: HereCommandLine) -> HereCommandLine:
 def reconcile(
     here: CommandLine, *words: str | bytes, run_id: str = "run-1", verdict: str = "executed", **options: Any
 ) -> Any:
-    """Settle a run and return the document."""
+    """Settle a run by what is seen now, and return the document; look again where the first look came too early."""
     command = ("reconcile", run_id, "--json", "--verdict", verdict, "--evidence", EVIDENCE, *words)
-    return here(*command, **{"status": 0, **options}).json
+    ended = here(*command, *seen(here, run_id), **{"status": None, **options})
+    if "verdict_stale" in ended.text:
+        ended = here(*command, *seen(here, run_id), **options)
+    assert ended.status == options.get("status", 0), ended
+    return ended.json
+
+
+def seen(here: CommandLine, run_id: str = "run-1") -> tuple[str, str]:
+    """Return the option that says what the run is like now."""
+    return "--at-version", str(show(here, run_id)["version"])
 
 
 def show(here: CommandLine, run_id: str = "run-1") -> Any:
@@ -159,7 +169,7 @@ class TestVerdicts:
             act(folder)
             here = HereCommandLine(folder, "--db", "a.db")
             command = ("reconcile", "run-1", "--verdict", "not_executed", "--evidence", EVIDENCE, "--format", form)
-            ended = here(*command, status=0)
+            ended = here(*command, *seen(here), status=0)
             assert ended.err == b""
             assert show(here)["op_key"] in ended.text
             texts[form] = ended.text
@@ -175,7 +185,7 @@ class TestVerdicts:
     def test_what_did_not_happen_can_be_resumed_with_the_command_that_is_named(self, here: HereCommandLine) -> None:
         act(here.folder, name="write_draft")
         words = ("reconcile", "run-1", "--verdict", "not_executed", "--evidence", EVIDENCE)
-        text = here(*words, status=0).text.splitlines()[-1]
+        text = here(*words, *seen(here), status=0).text.splitlines()[-1]
         assert text == "resume with:  eventlog --db a.db resume run-1"
         resumed = HereCommandLine(here.folder)(*text.split()[3:], status=0).json
         assert (resumed["result"], resumed["status"]) == ("executed", "COMPLETED")
@@ -210,6 +220,37 @@ class TestVerdicts:
         assert (state["executed"], state["result"]) == (True, {"n": 1}), "the effect itself happened, whatever followed"
         assert state["compensation"]["is_settled"] == (verdict != "not_executed")
         here("verify", status=0)
+
+
+class TestWhatWasSeen:
+    def test_the_command_that_is_shown_is_about_what_is_shown(self, here: HereCommandLine) -> None:
+        act(here.folder)
+        shown = here("approvals", "show", "run-1", "--json", status=0).json
+        assert shown["version"] == show(here)["version"]
+        for command in shown["reconcile_with"].values():
+            assert f"--at-version {shown['version']} " in command
+        text = here("approvals", "show", "run-1", "--format", "human", status=0).text
+        assert re.search(rf"^version +{shown['version']}$", text, re.MULTILINE)
+
+    def test_a_verdict_that_was_found_before_the_attempt_was_over_is_refused_with_a_trace(
+        self, unknown: HereCommandLine
+    ) -> None:
+        words = ("reconcile", "run-1", "--verdict", "not_executed", "--evidence", EVIDENCE)
+        intent = next(number for number, name in enumerate(types(unknown), start=1) if name == "resume_started")
+        told = unknown(*words, "--at-version", str(intent), "--json", status=2).json
+        assert (told["error"], told["details"]["attempt"]) == ("verdict_stale", 1)
+        assert "look at the receiver again" in told["message"] and "approvals show" in told["hint"]
+        assert types(unknown)[-1] == "transition_rejected"
+        assert show(unknown)["status"] == "OUTCOME_UNKNOWN"
+
+    @pytest.mark.parametrize("given", [(), ("--at-version", "1000")], ids=["no version", "one of the future"])
+    def test_who_says_that_nothing_happened_has_to_say_what_was_seen(
+        self, unknown: HereCommandLine, given: tuple[str, ...]
+    ) -> None:
+        before = head(unknown)
+        words = ("reconcile", "run-1", "--verdict", "not_executed", "--evidence", EVIDENCE, "--json", *given)
+        assert unknown(*words, status=2).json["error"] == "invalid_argument"
+        assert head(unknown) == before
 
 
 class TestRefusals:
@@ -280,7 +321,7 @@ class TestRefusals:
     ) -> None:
         before = head(unknown)
         for verdict in VERDICTS:
-            words: tuple[str | bytes, ...] = ("--verdict", verdict, "--evidence", evidence, "--json")
+            words: tuple[str | bytes, ...] = ("--verdict", verdict, "--evidence", evidence, "--json", *seen(unknown))
             assert unknown("reconcile", "run-1", *words, status=2).json["error"] == code
         assert head(unknown) == before
         document = unknown(
@@ -476,7 +517,10 @@ async def overrule_a_late_resumer(folder: Path) -> Ended:
         resuming = asyncio.create_task(runner.resume("run-1"))
         await is_inside.wait()
         words = ("reconcile", "run-1", "--verdict", "not_executed", "--evidence", EVIDENCE)
-        ended = await asyncio.to_thread(HereCommandLine(folder, "--db", "a.db"), *words)
+        here = HereCommandLine(folder, "--db", "a.db")
+        early = await asyncio.to_thread(here, *words, *await asyncio.to_thread(seen, here))
+        assert "verdict_stale" in early.error, early
+        ended = await asyncio.to_thread(here, *words, *await asyncio.to_thread(seen, here))
         may_go_on.set()
         with pytest.raises(ClaimLost):
             await resuming
@@ -548,7 +592,9 @@ class TestProcesses:
         verdict = "executed" if happened else "not_executed"
         document = reconcile(CommandLine(cli.folder, "--db", "a.db"), verdict=verdict)
         assert (document["status"], document["op_key"]) == (STATUS_AFTER[verdict], state["op_key"])
-        assert types(cli)[-4:] == ["resume_started", "run_claimed", "outcome_unknown", "outcome_reconciled"]
+        early = [] if happened else ["transition_rejected"]
+        behind = ["resume_started", "run_claimed", "outcome_unknown", *early, "outcome_reconciled"]
+        assert types(cli)[-len(behind) :] == behind
         assert show(cli)["is_stray"] is False, "its owner was proved dead"
         cli("verify", status=0)
         expected = ["already_completed", None] if happened else ["executed", {"attempt": 2}]

@@ -200,7 +200,12 @@ class TestCrashes:
         crash(here, "-r", "intent.after_commit")
         (row,) = listed(here)
         assert row["next"][0] == "eventlog --db a.db resume -- -r"
-        follow(here, row["next"][1], VERDICT="not_executed", TEXT="there is no file")
+        look: dict[str, Any] = {"VERDICT": "not_executed", "TEXT": "there is no file"}
+        seen = here("approvals", "show", "--json", "--", "-r", status=0).json
+        early = follow(here, row["next"][1], status=2, N=str(seen["version"]), **look)
+        assert "verdict_stale" in early.error, "nobody had seen then that the attempt is over"
+        seen = here("approvals", "show", "--json", "--", "-r", status=0).json
+        follow(here, row["next"][1], N=str(seen["version"]), **look)
         assert listed(here) == []
         here("resume", "--", "-r", status=0)
 
@@ -239,11 +244,13 @@ class TestCrashes:
         assert (row["step"], row["workflow"], row["wanted"]) == ("pay", "pay_bill", "resume")
         assert row["next"] == [
             "eventlog --db a.db resume --app MODULE:RUNNER run-1",
-            "eventlog --db a.db reconcile --request approval:run-1:pay --verdict VERDICT --evidence TEXT run-1",
+            "eventlog --db a.db reconcile --request approval:run-1:pay --verdict VERDICT --at-version N "
+            "--evidence TEXT run-1",
         ]
         (row,) = listed(here, "--app", "shop:runner")
         assert row["next"][0] == "eventlog --db a.db resume --app shop:runner run-1"
-        follow(here, row["next"][1], VERDICT="abandoned", TEXT="nobody will know")
+        version = str(here("runs", "show", "run-1", "--json", status=0).json["version"])
+        follow(here, row["next"][1], VERDICT="abandoned", N=version, TEXT="nobody will know")
         assert listed(here) == []
 
     def test_an_undoing_that_crashed_says_what_it_undoes(self, here: HereCommandLine) -> None:
@@ -251,7 +258,8 @@ class TestCrashes:
         (row,) = listed(here)
         assert (row["request_id"], row["action"], row["wanted"]) == ("approval:run-1", "cancel (undoes send)", "resume")
         (command,) = row["next"]
-        follow(here, command, VERDICT="executed", TEXT="the booking is gone")
+        version = str(here("runs", "show", "run-1", "--json", status=0).json["version"])
+        follow(here, command, VERDICT="executed", N=version, TEXT="the booking is gone")
         assert (listed(here), here("runs", "show", "run-1", "--json").json["status"]) == ([], "COMPENSATED")
 
 

@@ -35,6 +35,12 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
+class Broken(enum.StrEnum):
+    """What msgspec writes as it is, and no reader of UTF-8 reads."""
+
+    HALF = "\ud800"
+
+
 class Part(msgspec.Struct, frozen=True):
     name: str
     inner: Part | None = None
@@ -97,6 +103,14 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 REFUSED: set[int] = set()
+
+
+@event("reading_quoted", registry=REGISTERED)
+class Quoted(msgspec.Struct, frozen=True):
+    """JSON that others have made, which is stored byte for byte."""
+
+    raw: msgspec.Raw
+
 
 everything = st.builds(
     Everything,
@@ -272,6 +286,7 @@ def test_fields_at_their_default_are_left_out_where_the_struct_says_so() -> None
         ({"number": 10**5000}, ("number_too_large", "$.number")),
         ({"pair": (10**5000, "")}, ("number_too_large", "$.pair[0]")),
         ({"anything": {"\ud800": 1}}, ("invalid_text", "$.anything (a key)")),
+        ({"anything": Broken.HALF}, ("invalid_text", "$")),
         ({"text": Tone.LOUD}, ("invalid_event", "$")),
         ({"number": Level.LOW}, ("invalid_event", "$")),
         ({"number": True}, ("invalid_event", "$")),
@@ -343,6 +358,38 @@ def test_depth_is_limited_in_structs_as_in_plain_data() -> None:
     REGISTERED.encode(nested(100), LIMITS)
     assert refusal(nested(101)) == ("payload_too_deep", "$" + ".inner" * 100)
     assert refusal(nested(500))[0] == "payload_too_deep"
+
+
+@pytest.mark.parametrize("levels", [900, 20_000], ids=["than msgspec reads", "than Python walks"])
+def test_what_is_nested_deeper_than_can_be_read_is_refused_though_the_limit_allows_it(levels: int) -> None:
+    data: list[Any] = []
+    for _ in range(levels):
+        data = [data]
+    limits = Limits(depth=10**6)
+    assert refusal(Everything(anything=data), limits=limits) == ("payload_too_deep", "$")
+    if levels > 10_000:
+        assert refusal(data, limits=limits) == ("payload_too_deep", "$")
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"[" * 20_000 + b"]" * 20_000, ("payload_too_deep", "$")),
+        (b'"\xed\xa0\x80"', ("invalid_text", "$.raw")),
+        (b'{"a":["\xff"]}', ("invalid_text", "$.raw")),
+        (b"[1", ("invalid_event", "$")),
+        (b" [1]", ("invalid_event", "$")),
+    ],
+    ids=["too deep", "half a character", "no UTF-8", "cut off", "space around it"],
+)
+def test_raw_json_is_refused_that_nobody_could_read_or_that_would_not_come_back_the_same(
+    raw: bytes, expected: tuple[str, str]
+) -> None:
+    first = Registry()
+    event("reading_quoted", registry=first)(Quoted)
+    assert refusal(Quoted(msgspec.Raw(raw)), first) == expected
+    first.encode(Quoted(msgspec.Raw(b'{"a":["\xc3\xa9"]}')), LIMITS)
+    assert refusal(Quoted(msgspec.Raw(raw)), first) == expected, "nor when the type is known to be exact"
 
 
 def test_a_struct_that_holds_itself_is_refused() -> None:
@@ -523,4 +570,16 @@ def test_stored_bytes_of_another_shape_are_refused_and_the_type_is_named(version
 def test_an_event_of_the_engine_with_a_field_of_the_future_is_refused() -> None:
     with pytest.raises(EventLogError) as caught:
         REGISTRY.decode("action_replayed", 1, b'{"reason":"already_completed","mood":"good"}')
+    assert caught.value.code == "invalid_event"
+
+
+@pytest.mark.parametrize("name", ["everything_happened", "run_failed", "nobody_knows_it"])
+@pytest.mark.parametrize("schema_version", [1, 9])
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"text":' * 50_000, b'"\xff"', b'{"text":"\xff"}'])
+def test_a_stored_body_that_nobody_could_have_written_is_an_invalid_event(
+    name: str, schema_version: int, body: bytes
+) -> None:
+    """As in a database that somebody has edited: a body may be nested deeper than Python reads, or be no text."""
+    with pytest.raises(InvalidInput) as caught:
+        REGISTERED.decode(name, schema_version, body)
     assert caught.value.code == "invalid_event"

@@ -17,13 +17,14 @@ from eventlog import Expect, NewEvent
 from eventlog.errors import EventLogError, InvalidInput
 from eventlog.log import EventReader, RecordedEvent
 from eventlog.stores import SqliteLog
+from eventlog.stores.sqlite.saved_positions import SavedPosition, positions_at, saved_positions
 from eventlog.stores.sqlite.view_registry import all_entries, table_name
 from projections import Consumer, SqliteView, rebuild_view
 from projections.sqlite_views import cursors
 from tests import runner_scenarios as scenarios
-from tests.child import start
-from tests.logs import open_file
 from tests.totals import OrderPlaced, Totals, TotalsOfAmounts, orders
+from tools.campaigns.processes.child import start
+from tools.campaigns.storage.log_files import open_file
 
 LETTERS = "CREATE TABLE IF NOT EXISTS letters (position INTEGER, customer TEXT)"
 
@@ -506,3 +507,25 @@ async def test_a_slow_handler_keeps_no_transaction_open_for_long(
             await consumer.wait_for(position)
     assert saved == ([0, 1, 2, 3, 4] if is_slow else [0, 0, 0, 0, 0])
     assert letters(path) == [1, 2, 3, 4, 5]
+
+
+async def test_whoever_only_looks_is_told_up_to_where_each_consumer_has_come(tmp_path: Path, into: Path | None) -> None:
+    async def saved(log: SqliteLog) -> list[SavedPosition]:
+        return await log.look(saved_positions) if into is None else await positions_at(str(into))
+
+    async with opened(tmp_path, into) as log:
+        assert await saved(log) == []
+        await append(log, 0, 3)
+        consumer = make(log, into)
+        async with running(consumer):
+            await consumer.wait_for(3)
+        assert await saved(log) == [SavedPosition("letters", 3, log.store_id)]
+
+
+async def test_whoever_looks_for_consumers_in_what_is_no_database_is_told_so(tmp_path: Path) -> None:
+    nothing, none = tmp_path / "letters.txt", tmp_path / "none" / "letters.db"
+    nothing.write_text("Dear Ann, this is no database, long as it may be.\n" * 100)
+    for path, code in ((nothing, "store_corrupt"), (none, "store_cannot_open")):
+        with pytest.raises(EventLogError) as caught:
+            await positions_at(str(path))
+        assert getattr(caught.value, "reason", caught.value.code) == code

@@ -16,8 +16,8 @@ import pytest
 
 from eventlog.runtime.failpoints import FAILPOINTS
 from tests.command_line import ROOT, edit, environment
-from tools.crashes import article
-from tools.crashes.article import ROWS, perform_row, wrong_with
+from tools.campaigns.effects import article
+from tools.campaigns.effects.article import ROWS, perform_row, wrong_with
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(300)]
 

@@ -193,6 +193,11 @@ def test_the_environment_is_made_once(commands: list[list[str]]) -> None:
     assert len(commands) == 2
 
 
+def test_coverage_hands_its_words_on(commands: list[list[str]]) -> None:
+    dev.coverage(*dev.parse(["coverage", "test_claims", "test_run"]))
+    assert commands[-1] == [dev.ENVIRONMENT_PYTHON, str(Path("tools", "branches.py")), "test_claims", "test_run"]
+
+
 def test_bench_installs_the_peers_once_and_hands_its_words_on(commands: list[list[str]]) -> None:
     chosen, rest = dev.parse(["bench", "--quick", "--json", "figures.json", "append-1", "size"])
     dev.bench(chosen, rest)

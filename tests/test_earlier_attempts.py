@@ -48,12 +48,13 @@ from tests.effect_runs import (
     assert_refused_as_unknown,
     crash_at,
     end_of,
+    give_verdict,
     late_owner,
     runner_of,
     trace_of,
     types_of,
 )
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 KEY_S = 1_000.0
 """For how long a `Forgetting` receiver knows an op_key: longer than a lease."""
@@ -606,7 +607,7 @@ async def old_conflict(make_runner: MakeRunner) -> tuple[AskedOnceSlowly, str | 
     assert await end_of(runner.resume("run-1")) == "outcome_unknown"
     asker = asyncio.create_task(runner.resume("run-1"))
     await action.question.wait_until_reached()
-    await runner.reconcile("run-1", "not_executed", evidence="I looked, and removed the foreign object")
+    await give_verdict(runner, "not_executed", evidence="I looked, and removed the foreign object")
     assert await end_of(runner.resume("run-1")) == "outcome_unknown"
     action.question.open()
     return action, await end_of(asker), await end_of(runner.resume("run-1"))
@@ -687,7 +688,7 @@ async def test_a_verdict_that_it_did_not_happen_is_refused_against_a_report_that
     action = await reported_late(log, clock)
     runner = make_runner(action)
     with pytest.raises(Refused, match="has reported that the effect happened") as refusal:
-        await runner.reconcile("run-1", "not_executed", evidence="I think not")
+        await give_verdict(runner, "not_executed", evidence="I think not")
     assert refusal.value.code == "verdict_contradicted"
     last = (await trace_of(log))[-1]
     assert (last.type, last.data.reason) == ("transition_rejected", "verdict_contradicted")
@@ -704,9 +705,62 @@ async def test_a_verdict_that_is_believed_against_the_report_makes_a_second_effe
     """The negative control."""
     monkeypatch.setattr(decide_effects, "_is_known_to_have_happened", lambda run, key: False)
     action = await reported_late(log, clock)
-    await make_runner(action).reconcile("run-1", "not_executed", evidence="I think not")
+    await give_verdict(make_runner(action), "not_executed", evidence="I think not")
     assert (await make_runner(action).resume("run-1")).result == "executed"
     assert len(action.receiver.effects) == 2
+
+
+# ── an overruled sender, and a verdict that nothing has happened ─────────────────────────────────────────────────────
+
+
+class Silent(Sending):
+    """Sends nothing that arrives, and gets no answer."""
+
+    async def execute(self, call: Call) -> Report:
+        """Wait for nothing."""
+        self.calls.append(call)
+        raise TimeoutError("no answer")
+
+
+@pytest.mark.parametrize("can_be_seen", [True, False], ids=["seen dead", "on another host"])
+async def test_a_keyed_effect_with_an_overruled_sender_still_ends_once_its_key_is_over(
+    log: RunLog, clock: FakeClock, make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch, can_be_seen: bool
+) -> None:
+    action = Sending(Receiver(), Promise.KEYED, key_lifetime_s=2 * LEASE_S)
+    holder, _ = await late_owner(log, clock, action)
+    silent = Silent(action.receiver, Promise.KEYED, key_lifetime_s=2 * LEASE_S)
+    assert await end_of(make_runner(silent).resume("run-1")) == "outcome_unknown"
+    holder.cancel()
+    assert isinstance((await asyncio.gather(holder, return_exceptions=True))[0], asyncio.CancelledError)
+    if not can_be_seen:
+        monkeypatch.setattr(attempts, "is_proved_dead", lambda *_: False)
+    clock.advance(3 * LEASE_S)
+    assert await end_of(make_runner(silent).resume("run-1")) == "outcome_unknown"
+    await give_verdict(make_runner(silent), "not_executed")
+    assert await end_of(make_runner(silent).resume("run-1")) == "outcome_unknown", "no answer, again"
+    action.gate = None
+    await give_verdict(make_runner(action), "not_executed")
+    assert await end_of(make_runner(action).resume("run-1")) == "executed"
+    assert action.calls[-1].may_have_happened is not can_be_seen
+    assert len(action.receiver.effects) == 1
+
+
+async def test_without_a_verdict_a_key_that_is_over_keeps_an_effect_from_happening_beside_an_overruled_sender(
+    log: RunLog, clock: FakeClock, make_runner: MakeRunner
+) -> None:
+    class Declining(Silent):
+        async def execute(self, call: Call) -> Report:
+            raise ActionFailed("declined", "nothing has happened so far", covers_earlier=True)
+
+    action = Sending(Receiver(), Promise.KEYED, key_lifetime_s=2 * LEASE_S)
+    holder, gate = await late_owner(log, clock, action)
+    declining = Declining(action.receiver, Promise.KEYED, key_lifetime_s=2 * LEASE_S)
+    assert await end_of(make_runner(declining).resume("run-1")) == "declined"
+    gate.open()
+    assert await end_of(holder) == "claim_lost"
+    clock.advance(3 * LEASE_S)
+    assert await end_of(make_runner(action).resume("run-1")) == "outcome_unknown"
+    assert len(action.receiver.effects) == 1
 
 
 # ── the arguments of every call are those that were approved ─────────────────────────────────────────────────────────

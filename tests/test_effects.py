@@ -54,6 +54,7 @@ from tests.effect_runs import (
     assert_refused_as_unknown,
     crash_at,
     end_of,
+    give_verdict,
     inside_its_effect,
     intent_of,
     late_owner,
@@ -376,7 +377,7 @@ async def test_what_a_person_settled_meanwhile_is_not_opened_again_by_who_was_as
     await unknown_run(make_runner, Asked(receiver))
     slow = asyncio.create_task(make_runner(action).resume("run-1"))
     await action.question.wait_until_reached()
-    settled = await make_runner().reconcile("run-1", verdict, evidence="I looked")
+    settled = await give_verdict(make_runner(), verdict, evidence="I looked")
     action.question.open()
     assert await end_of(slow) in ("run_conflict", "claim_lost")
     assert (await make_runner().state("run-1")).status == settled.status
@@ -392,7 +393,7 @@ async def test_a_proof_that_it_happened_counts_more_than_a_verdict_that_it_did_n
     await unknown_run(make_runner, Asked(receiver))
     slow = asyncio.create_task(make_runner(action).resume("run-1"))
     await action.question.wait_until_reached()
-    assert (await make_runner().reconcile("run-1", "not_executed", evidence="I looked")).status == "APPROVED"
+    assert (await give_verdict(make_runner(), "not_executed", evidence="I looked")).status == "APPROVED"
     action.question.open()
     assert (await slow).value == {"number": 7}
     assert (await make_runner().state("run-1")).status is Status.COMPLETED
@@ -600,6 +601,25 @@ async def test_a_request_is_under_way_from_the_death_of_its_sender_not_from_its_
     assert (await make_runner(action).resume("run-1")).result == "executed"
 
 
+async def test_a_request_of_an_overruled_sender_is_under_way_from_when_he_is_seen_dead_not_from_when_he_was_overruled(
+    log: RunLog, clock: FakeClock, make_runner: MakeRunner
+) -> None:
+    action = Asked(Receiver(), request_life_s=60.0)
+    holder, _ = await late_owner(log, clock, action)
+    with pytest.raises(OutcomeUnknown, match="an earlier attempt may still come"):
+        await make_runner(action).resume("run-1")
+    clock.advance(100)  # he may have sent at any moment of these, the last one included
+    holder.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await holder
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown, match="an earlier attempt may still come"):
+            await make_runner(action).resume("run-1")
+        clock.advance(40)
+    assert (await make_runner(action).resume("run-1")).result == "executed"
+    assert len(action.receiver.effects) == 1
+
+
 async def test_a_no_is_as_old_as_its_question(log: RunLog, clock: FakeClock, make_runner: MakeRunner) -> None:
     class Slow(Asked):
         async def inspect(self, call: Call) -> Any:
@@ -790,6 +810,20 @@ def test_an_action_without_what_its_promise_takes_is_refused(make_runner: MakeRu
 
     with pytest.raises(InvalidInput, match="is checkable and has no `execute`"):
         make_runner(Empty())
+
+
+def test_an_action_whose_check_or_write_would_have_to_be_awaited_is_refused(make_runner: MakeRunner) -> None:
+    class Awaited(Sending):
+        async def check(self, call: Call) -> None:  # type: ignore[override]
+            """Refuse nothing, but later."""
+
+    class Written(eventlog.RecordRow):
+        async def write(self, connection: Any, call: Call) -> Any:  # type: ignore[override]
+            """Write nothing."""
+
+    for action in (Awaited(Receiver()), Written("payments", name="send")):
+        with pytest.raises(InvalidInput, match="wait for nothing: they are no async functions"):
+            make_runner(action)
 
 
 async def test_a_log_without_a_database_refuses_a_transactional_action_before_any_intent(clock: FakeClock) -> None:

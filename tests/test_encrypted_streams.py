@@ -17,14 +17,14 @@ from eventlog import Expect, NewEvent
 from eventlog.audit.erasure import STEPS, erase, erase_subject
 from eventlog.audit.verify import verify
 from eventlog.errors import EventLogError, InvalidInput, LogCorrupt, Refused, StoreUnavailable
-from eventlog.log import Append, Redacted
+from eventlog.log import Append, Redacted, Snapshot
 from eventlog.runtime import tools
 from eventlog.runtime.worker import Worker
 from eventlog.sealed import parse_sealed
 from eventlog.stores import SqliteLog
 from eventlog.stores.subject_keys import SubjectKeys, seal_body
 from projections import RUNS, SqliteView, check_view
-from tests import child, erasure_scene
+from tests import erasure_scene
 from tests.erasure_scene import (
     BASIS,
     MARKS,
@@ -37,7 +37,8 @@ from tests.erasure_scene import (
     runner_on,
     views,
 )
-from tests.logs import open_file
+from tools.campaigns.processes import child
+from tools.campaigns.storage.log_files import open_file
 
 ANY: Final = Expect.any()
 SAID: Final = MARKS["note"]
@@ -130,6 +131,32 @@ class TestWriting:
                 assert "--subject-keys" in caught.value.hint
             await note(blind, None, "others")
         assert (await log.head()).position == head.position + 1
+
+    async def test_no_snapshot_of_it_is_saved_which_would_outlive_its_key(self, log: SqliteLog) -> None:
+        await note(log)
+        await note(log, None, "clear")
+        for stream in ("notes-1", "clear"):
+            await log.save_snapshot(stream, Snapshot(1, SAID.encode()))
+        assert await log.snapshot_streams() == ["clear"]
+
+    async def test_with_the_keys_of_others_nothing_is_added_to_it(self, log: SqliteLog, path: Path) -> None:
+        await note(log)
+        async with open_file(path, subject_keys=keys_in(path.parent / "others")) as stranger:
+            with pytest.raises(StoreUnavailable) as caught:
+                await note(stranger, None)
+            assert caught.value.code == "subject_key_missing"
+
+    async def test_an_older_copy_takes_nothing_about_a_subject_whose_key_is_destroyed_by_now(
+        self, log: SqliteLog, path: Path, keys: SubjectKeys
+    ) -> None:
+        """The copy does not say that it was; the folder of the keys does."""
+        await note(log)
+        await log.backup(path.with_name("copy.db"))
+        await log.erase_subject("ann", legal_basis=BASIS)
+        async with open_file(path.with_name("copy.db"), subject_keys=keys) as copy:
+            with pytest.raises(Refused) as caught:
+                await note(copy, None)
+            assert caught.value.code == "subject_erased"
 
     async def test_a_stream_keeps_the_subject_it_began_with(self, log: SqliteLog) -> None:
         await note(log)
@@ -329,6 +356,25 @@ class TestErasingASubject:
             await note(log, None)
         assert (await log.erase_subject("ann", legal_basis=BASIS)).deduplicated
         assert keys.key_ids() == []
+
+    async def test_a_word_that_stands_in_the_log_is_kept_by_whoever_only_reads_it(
+        self, log: SqliteLog, path: Path, keys: SubjectKeys, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await note(log)
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="no power"):
+            patch.setattr(SubjectKeys, "destroy", _fail)
+            await log.erase_subject("ann", legal_basis=BASIS)
+        async with open_file(path, subject_keys=keys, is_read_only=True) as reader:
+            assert (await reader.erase_subject("ann", legal_basis=BASIS)).deduplicated
+        assert keys.key_ids() == []
+
+    async def test_without_the_keys_nobody_is_erased(self, log: SqliteLog, path: Path, keys: SubjectKeys) -> None:
+        await note(log)
+        async with open_file(path) as blind:
+            with pytest.raises(StoreUnavailable) as caught:
+                await blind.erase_subject("ann", legal_basis=BASIS)
+        assert caught.value.code == "subject_key_missing"
+        assert keys.key_ids() != []
 
     async def test_a_run_of_the_subject_that_has_not_ended(self, log: SqliteLog) -> None:
         await runner_on(log).start(family, "family-1", "x", subject="ann")

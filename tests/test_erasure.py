@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sqlite3
 from contextlib import aclosing, closing
@@ -17,15 +18,25 @@ from eventlog.audit.erasure import STEPS, Erasure, erase, plan_erasure
 from eventlog.audit.export import SPELLINGS, Selection, exported, selected, spelling
 from eventlog.audit.verify import verify
 from eventlog.codec import REGISTRY
-from eventlog.errors import EventLogError, InvalidInput, LogCorrupt, Misuse, Refused
+from eventlog.errors import (
+    CommitOutcomeUnknown,
+    EventLogError,
+    InvalidInput,
+    LogCorrupt,
+    Misuse,
+    Refused,
+    StoreUnavailable,
+)
 from eventlog.events import run_stream
 from eventlog.log import RecordedEvent, Redacted, Snapshot
 from eventlog.merkle import is_consistent, is_included
 from eventlog.stores import SqliteLog
+from eventlog.stores.erased_artifacts import ErasedArtifacts
+from eventlog.stores.sqlite import whole
 from projections import MemoryView, RebuildableViews, TranscriptMirror, built_in_views, check_view, mirrored
 from projections.memory_views import narrowed
 from projections.sqlite_views.build_lock import exclusive
-from tests import child, erasure_scene
+from tests import erasure_scene
 from tests.command_line import edit
 from tests.erasure_scene import (
     BASIS,
@@ -40,7 +51,8 @@ from tests.erasure_scene import (
     runner_on,
     views,
 )
-from tests.logs import assert_whole, open_file
+from tools.campaigns.processes import child
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 ANY: Final = Expect.any()
 
@@ -273,6 +285,28 @@ class TestRefusals:
             with pytest.raises(InvalidInput):
                 await erase(log, stream="notes-1", legal_basis=" ", views=known(log))
 
+    async def test_what_the_log_itself_refuses_to_whoever_asks_without_a_plan(self, path: Path) -> None:
+        async with open_file(path) as log:
+            await add_notes(log)
+            await log.erase([1], legal_basis=BASIS)
+            for position, code in ((0, "invalid_argument"), (5, "invalid_argument"), (4, "not_erasable")):
+                with pytest.raises(EventLogError) as caught:
+                    await log.erase([2, position], legal_basis=BASIS)
+                assert caught.value.code == code
+            with pytest.raises(InvalidInput) as missing:
+                await log.erase([2], legal_basis=None)  # type: ignore[arg-type]
+            assert missing.value.path == "$.legal_basis"
+            assert [event.redacted async for event in log.read("notes-1")] == ["erased", None, None]
+
+    async def test_a_log_that_is_only_read(self, path: Path) -> None:
+        async with open_file(path) as log:
+            await add_notes(log)
+        async with open_file(path, is_read_only=True) as log:
+            for asked in (log.erase([1], legal_basis=BASIS), log.purge()):
+                with pytest.raises(StoreUnavailable) as caught:
+                    await asked
+                assert caught.value.code == "store_readonly"
+
     async def test_a_log_with_a_mirror_and_one_in_memory(self, path: Path, tmp_path: Path) -> None:
         async with open_file(path) as log, mirrored(log, TranscriptMirror(tmp_path / "mirror")) as twin:
             await self.refused(twin, "erasure_unsupported", stream="notes-1", views=known(log))
@@ -322,6 +356,30 @@ class TestRepeats:
             await erase_notes(log)
         assert found_in(files_of(path)) == []
 
+    @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "not kept"])
+    async def test_bodies_whose_commit_gives_no_answer_are_erased_once_or_not_at_all_and_nobody_is_told_otherwise(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+    ) -> None:
+        def gives_no_answer(connection: sqlite3.Connection) -> None:
+            connection.execute("COMMIT" if is_kept else "ROLLBACK")
+            raise whole._InDoubt("there was no answer")
+
+        async with open_file(path) as log:
+            await add_notes(log)
+            with monkeypatch.context() as patch:
+                patch.setattr(whole, "_commit", gives_no_answer)
+                if is_kept:
+                    assert [each.position for each in await log.erase([1, 2], legal_basis=BASIS)] == [1, 2]
+                else:
+                    with pytest.raises(CommitOutcomeUnknown, match="there was no answer"):
+                        await log.erase([1, 2], legal_basis=BASIS)
+            erased = ["erased", "erased", None] if is_kept else [None, None, None]
+            assert [event.redacted async for event in log.read("notes-1")] == erased
+            types = [event.type async for event in log.read("$log")]
+            assert types.count("payload_erased") == 2 * is_kept
+            assert "barrier_recorded" in types
+            await assert_whole(log)
+
     async def test_an_artifact_that_another_run_names_stays_until_that_goes_too(self, path: Path) -> None:
         async with open_file(path) as log:
             await record(log)
@@ -340,6 +398,30 @@ class TestRepeats:
             left.write_text(MARKS["large"])
             await erase_all(log)
             assert not left.exists()
+
+
+class TestArtifacts:
+    DIGEST: Final = "ab" * 32
+
+    def test_what_lies_by_the_name_of_an_artifact_and_is_no_file_is_removed_and_not_written_to(
+        self, tmp_path: Path
+    ) -> None:
+        place = tmp_path / "ab" / self.DIGEST
+        place.parent.mkdir()
+        os.mkfifo(place)
+        reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            assert ErasedArtifacts(str(tmp_path)).erase([self.DIGEST]) == [self.DIGEST]
+            assert os.read(reader, 1) == b""
+        finally:
+            os.close(reader)
+        assert not os.path.lexists(place)
+
+    def test_a_note_that_another_erasure_removes_meanwhile_names_nothing_any_more(self, tmp_path: Path) -> None:
+        erased = ErasedArtifacts(str(tmp_path))
+        erased.note([self.DIGEST])
+        (tmp_path / f"erasing-{'0' * 16}").symlink_to("gone")  # it is listed, and not there when it is opened
+        assert erased.noted() == {self.DIGEST}
 
 
 class TestBesideOthers:

@@ -265,6 +265,11 @@ RELEASED: list[tuple[str, msgspec.Struct, str]] = [
         '{"action":"a","op_key":"k","why":"it died"}',
     ),
     (
+        "outcome_unknown",
+        OutcomeUnknown(action="a", op_key="k", why="it died", strays_are_over=True),
+        '{"action":"a","op_key":"k","why":"it died","strays_are_over":true}',
+    ),
+    (
         "outcome_reconciled",
         OutcomeReconciled(
             action="a",

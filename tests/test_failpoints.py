@@ -14,9 +14,9 @@ import pytest
 
 from eventlog.runtime import failpoints
 from eventlog.runtime.failpoints import CRASH_STATUS, FAILPOINTS, crash_at, pass_by
-from tests import child
 from tests.command_line import ROOT, CommandLine, environment
-from tools.crashes import reached
+from tools.campaigns.effects import reached
+from tools.campaigns.processes import child
 
 CONSTANTS: Final = {
     name: value for name, value in vars(failpoints).items() if isinstance(value, str) and value in FAILPOINTS

@@ -25,8 +25,8 @@ from eventlog.signing.envelopes import make_envelope, pae
 from eventlog.signing.statements import EnrolmentStatement, encode_enrolment, key_id_of
 from eventlog.stores.subject_keys import SubjectKeys
 from tests.attacker import Attacker, attacking
-from tests.logs import open_file
 from tests.proven_log import LATER_US, ProvenLog, build, check
+from tools.campaigns.storage.log_files import open_file
 
 KEY, ENROLMENT, NOTE, PROPOSAL, APPROVAL = 1, 2, 5, 9, 11
 THIEF = PrivateKey.from_seed(b"thief".ljust(32, b"."))
@@ -135,8 +135,16 @@ async def test_no_event_about_the_log_itself_is_taken_for_erased(world: ProvenLo
         (APPROVAL, edited(decision="reject")),
         (NOTE, edited(n=99)),
         (NOTE, lambda *_: b'"anything"'),
+        (PROPOSAL, lambda *_: b"[1]"),
     ],
-    ids=["another-proposal", "the-whole-proposal", "another-decision", "another-note", "a-note-of-another-form"],
+    ids=[
+        "another-proposal",
+        "the-whole-proposal",
+        "another-decision",
+        "another-note",
+        "a-note-of-another-form",
+        "no-proposal",
+    ],
 )
 async def test_an_erasure_cannot_say_something_else_in_the_place_of_what_it_erased(
     world: ProvenLog, position: int, left_of: Callable[[str, bytes], bytes]
@@ -146,6 +154,41 @@ async def test_an_erasure_cannot_say_something_else_in_the_place_of_what_it_eras
     verdicts = await judged(world)
     assert [each.position for each in verdicts.erasures.problems] == [position]
     assert verdicts.is_damaged
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"position": NOTE + 1}, {"body_kind": 1}, {"body_len": "many"}, {"content_commit": "zz"}, {"stored_hash": "0"}],
+    ids=lambda said: next(iter(said)),
+)
+async def test_an_erasure_that_says_nothing_of_this_body_erases_nothing(world: ProvenLog, said: dict[str, Any]) -> None:
+    with attacking(world.path) as attacker:
+        erase(attacker, NOTE, remainder_of)
+        at = attacker.size
+        body = attacker.value("SELECT CAST(body AS BLOB) FROM events WHERE position = ?", at)
+        attacker.edit_body(at, edited(**said)("payload_erased", body))
+        attacker.rehash_only(at)
+        attacker.replant()
+    assert (await judged(world)).is_damaged
+    async with world.opened() as log:
+        with pytest.raises(LogCorrupt) as caught:
+            [event async for event in log.read_all(after=NOTE - 1, limit=1)]
+    assert (caught.value.reason, caught.value.position) == ("body_missing", NOTE)
+
+
+async def test_a_destruction_that_names_no_key_makes_no_key_destroyed(tmp_path: Path) -> None:
+    path, keys = tmp_path / "a.db", SubjectKeys(tmp_path / "keys", wrapping_key=b"w" * 32)
+    async with open_file(path, subject_keys=keys) as log:
+        await log.append("secret", [NewEvent("noted", {"n": 1})], expect=Expect.any(), subject="ann")
+        await log.erase_subject("ann", legal_basis="law")
+        assert [event.redacted async for event in log.read("secret")] == ["subject_erased"]
+    with attacking(path) as attacker:
+        body = attacker.value("SELECT CAST(body AS BLOB) FROM events WHERE position = 2")
+        attacker.edit_body(2, edited(key_id="of ann")("subject_erased", body))
+        attacker.rehash_only(2)
+        attacker.replant()
+    async with open_file(path) as log:
+        assert [event.redacted async for event in log.read("secret")] == ["key_missing"]
 
 
 async def test_what_is_noted_as_erased_and_is_there_is_not_said_to_be_erased_already(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sqlite3
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,8 @@ from eventlog.log import Expect
 from eventlog.stores.sqlite.schema import FORMAT_VERSION
 from eventlog.testing.log_contract import assert_sound
 from tools import golden
+from tools.campaigns.golden.entries import read_rows, root_of, wrong_leaves
+from tools.campaigns.golden.replays import difference
 from tools.golden_proof import describe_proof
 
 VERSIONS = sorted(path.stem for path in golden.GOLDEN.glob("v*.db"))
@@ -55,15 +55,6 @@ def test_every_format_up_to_the_current_one_has_golden_files() -> None:
     assert [f"v{number}" for number in range(1, FORMAT_VERSION + 1)] == VERSIONS
 
 
-def as_far_as_known(now: Any, then: Any) -> Any:
-    """Return what is read now without the fields that a program of then did not know."""
-    if isinstance(now, dict) and isinstance(then, dict):
-        return {name: as_far_as_known(value, then[name]) for name, value in now.items() if name in then}
-    if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
-        return [as_far_as_known(*each) for each in zip(now, then, strict=True)]
-    return now
-
-
 @pytest.mark.parametrize("is_read_only", [False, True])
 async def test_a_golden_log_holds_the_same_events_and_folds_to_the_same_state(
     path: Path, expected: dict[str, Any], is_read_only: bool
@@ -75,7 +66,15 @@ async def test_a_golden_log_holds_the_same_events_and_folds_to_the_same_state(
         assert log.facts.format_version == FORMAT_VERSION
     if expected["format"] == 1:
         del found["proof"]
-    assert as_far_as_known(found, expected) == {name: expected[name] for name in found}
+    assert difference(found, {name: expected[name] for name in found}) is None
+
+
+def test_the_comparison_names_the_first_place_that_differs_and_passes_over_new_fields() -> None:
+    then: dict[str, Any] = {"runs": [{"a": 1}, {"a": True}]}
+    assert difference({"runs": [{"a": 1, "new": 2}, {"a": True}], "more": 1}, then) is None
+    assert difference({"runs": [{"a": 1}, {"a": 1}]}, then) == "$.runs[1].a is 1 now, and was True"
+    assert difference({"runs": [{"a": 1}, {}]}, then) == "$.runs[1].a is gone"
+    assert difference({"runs": [{"a": 1}]}, then) is not None
 
 
 async def migrate(path: Path) -> None:
@@ -115,78 +114,26 @@ async def test_a_golden_log_can_be_gone_on_with(path: Path, expected: dict[str, 
 
 # ── every leaf once more, by an encoder that shares nothing with the engine's ────────────────────────────────────────
 
-ROWS = """
-SELECT e.position, e.version, e.recorded_at_us, e.schema_version, e.event_id, e.causation_id, e.body_kind,
-       CAST(e.body AS BLOB) AS body, e.salt, e.leaf, s.name AS stream, t.name AS type, a.name AS actor,
-       e.correlation_id, e.body AS text
-FROM events e JOIN streams s USING (stream_id) JOIN types t USING (type_id) JOIN actors a USING (actor_id)
-ORDER BY e.position"""
-
-
-def entry_of(row: sqlite3.Row, log_id: bytes, previous: bytes, erasure: dict[str, Any]) -> bytes:
-    """Return the entry of a row, field by field as the layout of version 1 lists them."""
-    entry: bytes = b"eventlog/entry/v1" + b"\x00"
-    entry += log_id
-    entry += struct.pack(">Q", row["position"])
-    entry += struct.pack(">Q", row["version"])
-    entry += struct.pack(">q", row["recorded_at_us"])
-    entry += struct.pack(">H", row["schema_version"])
-    entry += row["event_id"]
-    entry += row["causation_id"] or b"\x00" * 16
-    entry += struct.pack(">B", row["body_kind"])
-    if row["body"] is None:
-        entry += struct.pack(">I", erasure["body_len"])
-        entry += bytes.fromhex(erasure["content_commit"]) + bytes.fromhex(erasure["stored_hash"])
-    elif row["body_kind"] == 1:
-        assert (row["body"][0], row["salt"]) == (1, None)
-        entry += struct.pack(">I", len(row["body"]))
-        entry += row["body"][29:61]
-        entry += hashlib.sha256(b"eventlog/stored/v1\x00" + row["body"]).digest()
-    else:
-        entry += struct.pack(">I", len(row["body"]))
-        entry += hashlib.sha256(b"eventlog/content/v1\x00" + row["salt"] + row["body"]).digest()
-        entry += b"\x00" * 32
-    entry += previous
-    assert len(entry) == 193
-    for text in (row["stream"], row["type"], row["actor"], row["correlation_id"] or ""):
-        data = text.encode("utf-8")
-        entry += struct.pack(">H", len(data)) + data
-    return entry
-
 
 def test_every_leaf_of_a_golden_log_is_the_hash_of_its_entry(path: Path, expected: dict[str, Any]) -> None:
-    connection = sqlite3.connect(path)
-    connection.row_factory = sqlite3.Row
-    rows = connection.execute(ROWS).fetchall()
-    log_ids = connection.execute("SELECT first_position, log_id FROM log_ids ORDER BY first_position").fetchall()
-    connection.close()
+    assert list(wrong_leaves(path, expected["events"])) == []
+    rows, _ = read_rows(path)
     assert len(rows) == len(expected["events"]) == expected["head"][0]
-    last: dict[str, bytes] = {}
-    said = [json.loads(row["body"]) for row in rows if row["type"] == "payload_erased"]
-    erasures = {each["position"]: each for each in said}
+    assert expected["head"][1] == rows[-1]["leaf"].hex()
     for row, event in zip(rows, expected["events"], strict=True):
-        log_id = next(each["log_id"] for each in reversed(log_ids) if each["first_position"] <= row["position"])
-        previous = last.get(row["stream"], b"\x00" * 32)
-        entry = entry_of(row, log_id, previous, erasures.get(row["position"], {}))
-        leaf = hashlib.sha256(b"\x00" + entry).digest()
-        assert leaf == row["leaf"]
-        assert (leaf.hex(), previous.hex()) == (event["leaf"], event["prev_in_stream"])
         body: bytes | None = row["body"]
         assert body is None or isinstance(row["text"], bytes if row["body_kind"] else str)
         assert event["body"] == ("" if body is None or row["body_kind"] else body.decode("utf-8"))
-        last[row["stream"]] = leaf
-    assert expected["head"][1] == rows[-1]["leaf"].hex()
+
+
+def test_a_leaf_that_is_another_would_be_seen(path: Path, expected: dict[str, Any]) -> None:
+    """The negative control of the encoder: one event's frozen leaf, and nothing else, is another one."""
+    events = [*expected["events"]]
+    events[7] = {**events[7], "leaf": "00" * 32}
+    assert list(wrong_leaves(path, events)) == ["the leaf at position 8 is not the hash of its entry"]
 
 
 # ── the tree once more, as RFC 6962 defines it ───────────────────────────────────────────────────────────────────────
-
-
-def root_of(leaves: list[bytes]) -> bytes:
-    """Return the Merkle tree hash of these leaf hashes."""
-    if len(leaves) < 2:
-        return leaves[0] if leaves else hashlib.sha256(b"").digest()
-    half = 1 << (len(leaves) - 1).bit_length() - 1
-    return hashlib.sha256(b"\x01" + root_of(leaves[:half]) + root_of(leaves[half:])).digest()
 
 
 async def test_the_tree_of_a_golden_log_is_that_of_its_leaves(path: Path, expected: dict[str, Any]) -> None:

@@ -29,8 +29,8 @@ from eventlog.signing.notes import VerifierKey, make_verifier_key, sign_note
 from eventlog.stores import SqliteLog
 from eventlog.testing.clock import FakeClock
 from tests.effect_runs import Looking, Receiver, approved, runner_of
-from tests.logs import open_file
 from tests.test_signers import served
+from tools.campaigns.storage.log_files import open_file
 
 ANY: Final = Expect.any()
 PREFIX: Final = "log.example/runs"

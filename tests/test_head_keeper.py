@@ -19,21 +19,24 @@ from eventlog import ActionFailed, EventLogError, Expect, LogCorrupt, NewEvent, 
 from eventlog.audit.heads.key_file import make_key_file
 from eventlog.audit.heads.local_signer import LocalSigner
 from eventlog.errors import CODES
-from eventlog.heads import HeadRequest, SignedHead
+from eventlog.heads import HeadRequest, SignedHead, StaleHead
 from eventlog.log import RunLog
 from eventlog.merkle import TreeHead
 from eventlog.runtime.effects import Call, Report
 from eventlog.stores import signer_calls
+from eventlog.stores.sqlite.foreign_write import ConnectionBroken
+from eventlog.stores.sqlite.signed_heads import SignedHeads
 from eventlog.testing.clock import FakeClock
 from eventlog.testing.log_contract import assert_tree
-from tests import child, head_scenarios
+from tests import head_scenarios
 from tests.effect_runs import Asked, Looking, Receiver, Sending, approved, runner_of, types_of
-from tests.faults import build_shim, shim_environment
-from tests.logs import open_file
 from tests.needs import need, need_command
 from tests.signers import MemorySigner
-from tests.waiting import until
 from tests.workflow_runs import runner_for
+from tools.campaigns.processes import child
+from tools.campaigns.processes.waiting import until
+from tools.campaigns.storage.libc_faults import build_shim, shim_environment
+from tools.campaigns.storage.log_files import open_file
 
 ANY: Final = Expect.any()
 NEVER: Final = {"head_every_s": 3600.0, "head_every_events": 1_000_000}
@@ -340,6 +343,53 @@ async def test_signer_that_fails_is_asked_again_however_many_events_come(path: P
         await until(lambda: log._heads is not None and log._heads.last_error is None)
 
 
+async def test_error_that_nobody_thought_of_ends_no_signing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signer = MemorySigner()
+    async with open_file(path, signer=signer, head_every_events=1, head_every_s=0.02) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(SignedHeads, "keep_head", _cannot_keep)
+            await log.append("a", notes(1), expect=ANY)
+            await until(lambda: log._heads is not None and log._heads.problem is not None)
+            assert (await log.health()).head_error == "ZeroDivisionError: nobody thought of it"
+        await log.append("a", notes(1), expect=ANY)
+        await until(lambda: log._heads is not None and log._heads.problem is None)
+        await until(lambda: signed_size(signer) == 2)
+    async with open_file(path) as log:
+        assert [kept.head.size for kept in await log.signed_heads()][-1] == 2
+
+
+async def test_signer_that_always_knows_of_another_head_is_asked_a_few_times_only(path: Path) -> None:
+    class Stale(MemorySigner):
+        def sign(self, request: HeadRequest) -> SignedHead:
+            self.asked += 1
+            raise StaleHead(1 + self.asked % 2)
+
+    signer = Stale()
+    async with open_file(path, signer=signer, **NEVER) as log:
+        await log.append("a", notes(3), expect=ANY)
+        with pytest.raises(StoreUnavailable, match="faster than it can be asked") as refused:
+            await log.sign_head()
+        assert (refused.value.code, signer.asked) == ("signer_unavailable", 3)
+
+
+async def test_head_is_not_kept_while_the_log_waits_to_be_opened_again(path: Path) -> None:
+    def breaks(connection: sqlite3.Connection) -> None:
+        raise ConnectionBroken("a write could not be ended")
+
+    async with open_file(path, signer=MemorySigner(), **NEVER) as log:
+        await log.append("a", notes(3), expect=ANY)
+        await log.sign_head()
+        with pytest.raises(StoreUnavailable):
+            await log.write_view(breaks)
+        assert log._heads is not None
+        await log._heads._keep()
+        assert ((await log.health()).state, await log.signed_heads()) == ("poisoned", [])
+        await log.append("a", notes(3), expect=ANY)
+        assert (await log.health()).state == "open"
+    async with open_file(path) as log:
+        assert [kept.head.size for kept in await log.signed_heads()] == [7]
+
+
 async def test_signer_that_waits_keeps_nobody_from_appending(path: Path) -> None:
     signer, may_go_on, is_asked = MemorySigner(), threading.Event(), threading.Event()
 
@@ -637,6 +687,10 @@ def test_options_that_would_sign_what_is_not_durable_or_never_are_refused(path: 
 
 def assert_true(value: bool) -> None:
     assert value
+
+
+async def _cannot_keep(_: SignedHeads, signed: SignedHead) -> None:
+    raise ZeroDivisionError("nobody thought of it")
 
 
 def with_head(signed: SignedHead, head: TreeHead) -> SignedHead:

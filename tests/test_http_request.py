@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 import eventlog
@@ -34,8 +35,8 @@ from eventlog.runtime.effects import Call, Executed
 from eventlog.runtime.failpoints import CRASH_STATUS
 from eventlog.stores import SqliteLog
 from eventlog.testing.clock import FakeClock
-from tests import child, http_scenarios
-from tests.effect_runs import assert_refused_as_unknown
+from tests import http_scenarios
+from tests.effect_runs import assert_refused_as_unknown, give_verdict
 from tests.http_receiver import (
     Exchange,
     Move,
@@ -56,9 +57,10 @@ from tests.http_receiver import (
     redirects_to,
     stalls,
 )
-from tests.logs import assert_whole, open_file
 from tests.needs import need, need_command
-from tests.waiting import until
+from tools.campaigns.processes import child
+from tools.campaigns.processes.waiting import until
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 ARGS: dict[str, Any] = {"json": {"b": 1, "a": "ä"}}
 BODY = '{"a":"ä","b":1}'.encode()
@@ -199,6 +201,18 @@ async def test_a_body_in_latin_1_is_read_as_such(log: SqliteLog, receiver: Recei
     receiver.plan(answers(200, b"\xe4", content_type="text/plain; charset=ISO-8859-1"))
     outcome = await (await approved(log, action_for(receiver), receiver.url)).resume("run-1")
     assert outcome.value["body"] == "ä"
+
+
+async def test_a_body_in_an_unknown_charset_is_no_text(log: SqliteLog, receiver: Receiver) -> None:
+    receiver.plan(answers(200, b"ab", content_type="text/plain; charset=utf-16"))
+    outcome = await (await approved(log, action_for(receiver), receiver.url)).resume("run-1")
+    assert (outcome.value["body"], outcome.value["body_bytes"]) == (None, 2)
+
+
+async def test_a_user_agent_that_is_given_is_sent_instead_of_ours(log: SqliteLog, receiver: Receiver) -> None:
+    runner = await approved(log, action_for(receiver), receiver.url, {"headers": {"User-Agent": "mine/1"}})
+    await runner.resume("run-1")
+    assert receiver.seen[0].headers["user-agent"] == "mine/1"
 
 
 # ── no answer, and what the next attempt finds ────────────────────────────────────────────────────────────────────────
@@ -719,7 +733,7 @@ async def test_after_the_keys_lifetime_nothing_is_sent_until_a_person_has_settle
     await assert_refused_as_unknown(runner)
     assert await status(runner) == "OUTCOME_UNKNOWN"
     assert len(receiver.seen) == 1
-    await runner.reconcile("run-1", "not_executed", evidence="the receiver has no such order")
+    await give_verdict(runner, "not_executed", evidence="the receiver has no such order")
     outcome = await runner.resume("run-1")
     assert (outcome.result, outcome.status) == ("executed", "COMPLETED")
     assert receiver.effects == {await key_of(runner): 1}
@@ -1013,6 +1027,17 @@ async def test_a_secret_lost_between_two_attempts_proves_nothing_of_the_first(re
         await action.execute(call)
 
 
+async def test_a_secret_lost_before_the_only_attempt_proves_that_nothing_was_done(receiver: Receiver) -> None:
+    given = dict(SECRETS)
+    action = action_for(receiver, secrets=given)
+    call = Call(run_id="r", action="http_request", args=SECRET_ARGS, output=receiver.url, op_key="0" * 64, attempt=1)
+    given.clear()
+    with pytest.raises(ActionFailed, match="the secret") as failure:
+        await action.execute(call)
+    assert failure.value.code == "secret_unknown"
+    assert receiver.seen == []
+
+
 async def test_a_function_may_know_the_secrets(log: SqliteLog, receiver: Receiver) -> None:
     runner = await approved(log, action_for(receiver, secrets=SECRETS.get), receiver.url, SECRET_ARGS)
     assert (await runner.resume("run-1")).result == "executed"
@@ -1120,6 +1145,49 @@ async def test_a_url_that_is_not_allowed_or_not_plain_is_refused_before_any_inte
         await runner.resume("run-1")
     assert failure.value.code == "url_not_allowed"
     assert (await last_event(runner))[0] == "resume_rejected"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://256.256.256.256/", "the HTTP client does not take it"),
+        ("http://127.0.0.1/%2525252525252e/b", "its path holds `.` or `..`"),
+    ],
+)
+def test_a_url_that_two_readers_could_read_differently_is_refused(url: str, why: str) -> None:
+    action = HttpRequest(key_lifetime_s=60, allows=None)
+    call = Call(run_id="r", action="http_request", args={}, output=url, op_key="0" * 64, attempt=1)
+    with pytest.raises(ActionFailed) as failure:
+        action.check(call)
+    assert failure.value.code == "url_not_allowed"
+    assert why in str(failure.value)
+
+
+def test_a_url_that_the_client_reads_differently_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No URL is known that is: the readings are compared, whatever a later client makes of them."""
+    read = httpx.URL
+    monkeypatch.setattr(httpx, "URL", lambda text: read(text.replace("127.0.0.1", "127.0.0.2")))
+    action = HttpRequest(key_lifetime_s=60, allows=["http://127.0.0.1"])
+    call = Call(run_id="r", action="http_request", args={}, output="http://127.0.0.1/", op_key="0" * 64, attempt=1)
+    with pytest.raises(ActionFailed, match="the HTTP client reads it in another way") as failure:
+        action.check(call)
+    assert failure.value.code == "url_not_allowed"
+
+
+@pytest.mark.parametrize("url", ["http://[FE80::1]/", "http://[::FFFF:127.0.0.1]:80/", "HTTP://LOCALHOST/"])
+def test_a_host_in_upper_case_is_the_same_host(url: str) -> None:
+    for allows in (None, [url.lower()]):
+        action = HttpRequest(key_lifetime_s=60, allows=allows)
+        action.check(Call(run_id="r", action="http_request", args={}, output=url, op_key="0" * 64, attempt=1))
+
+
+def test_a_json_without_an_exact_form_is_refused_by_the_action_too() -> None:
+    action = HttpRequest(key_lifetime_s=60, allows=None)
+    args = {"json": [2**60]}
+    call = Call(run_id="r", action="http_request", args=args, output="http://a/", op_key="0" * 64, attempt=1)
+    with pytest.raises(ActionFailed, match="no exact canonical form") as failure:
+        action.check(call)
+    assert failure.value.code == "invalid_arguments"
 
 
 def test_a_password_in_a_url_is_refused_with_the_way_to_give_it() -> None:

@@ -21,7 +21,7 @@ from eventlog.signing.ed25519 import PrivateKey
 from eventlog.signing.statements import key_id_of
 from eventlog.stores import MemoryLog, SqliteLog
 from eventlog.testing.clock import FakeClock
-from tests.effect_runs import Asked, Crash, Receiver, Sending, crash_at, runner_of, trace_of, types_of
+from tests.effect_runs import Asked, Crash, Receiver, Sending, crash_at, give_verdict, runner_of, trace_of, types_of
 from tests.signed_runs import ANNA, SIGNED, Scene, enrol, last_event, paying, prepared_scene
 
 HOUR_S = 3600
@@ -286,7 +286,7 @@ async def test_what_a_person_found_not_to_have_happened_is_done_although_the_tim
     clock.advance(HOUR_S)
     with pytest.raises(OutcomeUnknown):
         await scene.runner.resume("run-1")
-    await scene.runner.reconcile("run-1", "not_executed", evidence="the account was looked at")
+    await give_verdict(scene.runner, "not_executed", evidence="the account was looked at")
     assert (await scene.runner.resume("run-1")).run.status is Status.COMPLETED
 
 

@@ -29,7 +29,7 @@ from projections import (
     check_view,
     rebuild_view,
 )
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 # ── two programs, of which the second has renamed, split, retired and reshaped what the first wrote ──────────────────
 

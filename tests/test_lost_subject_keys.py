@@ -15,7 +15,7 @@ from eventlog.audit.erasure import erase_subject
 from eventlog.stores import SqliteLog
 from eventlog.stores.subject_keys import SubjectKeys
 from tests.erasure_scene import known
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 ANY: Final = Expect.any()
 WRAPPING: Final = b"w" * 32

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,12 @@ from eventlog.errors import StoreUnavailable
 from eventlog.stores.sqlite.schema import FORMAT_VERSION
 from eventlog.testing.log_contract import assert_sound, assert_tree
 from projections import runs_view
-from tests import child, tree_scenarios
+from tests import tree_scenarios
 from tests.command_line import CommandLine
-from tests.logs import open_file
 from tests.signers import MemorySigner
 from tools import golden
+from tools.campaigns.processes import child
+from tools.campaigns.storage.log_files import open_file
 
 ORIGINAL = golden.GOLDEN / "v1.db"
 
@@ -41,6 +44,24 @@ async def test_log_of_format_1_takes_views(path: Path) -> None:
         runs = await log.read_view(lambda connection: connection.execute("SELECT count(*) FROM runs").fetchone()[0])
         assert runs > 10
         assert await log.check_file() == []
+
+
+async def test_log_of_format_1_whose_views_have_their_shape_of_today_keeps_them(path: Path) -> None:
+    async with open_file(path.with_name("new.db"), views=[runs_view()]) as log:
+        (columns,) = await log.look(_shape_of_views)
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(f"DROP TABLE views; {columns};")
+        database.execute("INSERT INTO views (name, state, revision, position, shape) VALUES ('x', 'live', 1, 1, '')")
+        database.commit()
+    async with open_file(path) as log:
+        assert log.facts.format_version == FORMAT_VERSION
+        assert await log.check_file() == []
+        assert (await log.health()).views_behind == {"x/1": (await log.head()).position - 1}
+
+
+def _shape_of_views(connection: sqlite3.Connection) -> tuple[str]:
+    found: tuple[str] = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'views'").fetchone()
+    return found
 
 
 async def test_empty_log_of_format_1_gets_the_empty_tree(path: Path) -> None:

@@ -31,8 +31,8 @@ from projections import (
 )
 from projections.mirrors import MirroredDatabaseLog, transcript_repair
 from projections.projection import Row
-from tests.logs import open_file
 from tests.mirror_scenarios import faults_in, note
+from tools.campaigns.storage.log_files import open_file
 
 ANY: Final = Expect.any()
 

@@ -28,9 +28,7 @@ from eventlog.testing.log_contract import assert_sound
 from projections.mirrors import Begun, Mirror, MirroredLog, TranscriptMirror, mirrored
 from projections.mirrors.transcript_lines import line_of, read_line
 from projections.mirrors.transcript_names import file_name, stream_of
-from tests import child, mirror_scenarios
-from tests.faults import build_shim, shim_environment
-from tests.logs import open_file
+from tests import mirror_scenarios
 from tests.mirror_scenarios import (
     STREAM,
     WINDOWS,
@@ -43,6 +41,9 @@ from tests.mirror_scenarios import (
     transcript,
 )
 from tests.needs import need, need_command
+from tools.campaigns.processes import child
+from tools.campaigns.storage.libc_faults import build_shim, shim_environment
+from tools.campaigns.storage.log_files import open_file
 
 ANY = Expect.any()
 

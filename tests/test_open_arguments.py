@@ -11,8 +11,8 @@ import pytest
 import eventlog
 from eventlog import Expect, InvalidInput, NewEvent
 from eventlog.stores.subject_keys import SubjectKeys
-from tests.logs import open_file
 from tests.signers import MemorySigner
+from tools.campaigns.storage.log_files import open_file
 
 WRONG: Final[dict[str, tuple[str, Any, str]]] = {
     "signer-text": ("signer", "log.key", "LocalSigner('log.key')"),

@@ -36,8 +36,8 @@ from eventlog.signing.head_text import open_head
 from eventlog.signing.notes import VerifierKey, parse_note
 from eventlog.stores import SqliteLog
 from tests.command_line import environment
-from tests.logs import open_file
 from tests.needs import need, need_command
+from tools.campaigns.storage.log_files import open_file
 
 VERIFIER: Final = "aics-tlog==0.2.1"
 SIZES: Final = (1, 2, 3, 7, 8, 9, 31, 32, 33, 40)

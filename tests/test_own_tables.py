@@ -12,7 +12,7 @@ import eventlog
 from eventlog.errors import InvalidInput
 from eventlog.stores import SqliteLog
 from projections import runs_view
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 TABLE = "CREATE TABLE IF NOT EXISTS receipts (op_key TEXT UNIQUE, cents INTEGER)"
 

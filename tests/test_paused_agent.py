@@ -9,10 +9,11 @@ import pytest
 
 from eventlog import Runner
 from eventlog.errors import Refused
-from tests import child, paused_agent
+from tests import paused_agent
 from tests.command_line import CommandLine
-from tests.logs import assert_whole
 from tests.paused_agent import LARGE_BYTES, RUN, World, open_agent, wrong_with
+from tools.campaigns.processes import child
+from tools.campaigns.storage.log_files import assert_whole
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 

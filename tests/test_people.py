@@ -49,8 +49,9 @@ from eventlog.stores import MemoryLog, SqliteLog
 from eventlog.testing.clock import FakeClock
 from eventlog.testing.given import Given
 from projections import RunsTable, runs_view
-from tests import child, people_scenarios
+from tests import people_scenarios
 from tests.effect_runs import Crash, Receiver, Sending, crash_at, inside_its_effect, runner_of, trace_of, types_of
+from tools.campaigns.processes import child
 
 REQUEST = "approval:run-1"
 PROPOSAL = propose("pay", {"amount": 25}, "account")

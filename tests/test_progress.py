@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import eventlog
 from eventlog import Policy, Retry, RunContext
@@ -62,7 +63,7 @@ from eventlog.events import (
     run_stream,
 )
 from eventlog.events import StepFailed as StepFailedEvent
-from eventlog.log import RunLog, Snapshot
+from eventlog.log import Append, Expect, RunLog, Snapshot
 from eventlog.progress import Progress, advance, fold_stream, is_workflow, request_of, requests_of
 from eventlog.proposal import propose
 from eventlog.run import Run
@@ -622,6 +623,25 @@ class TestSnapshots:
         await runner.resume(RUN)
         await runner.signal(RUN, "go", 3)
         assert (await runner.resume(RUN)).value[1] == 3
+
+    @pytest.mark.parametrize("forged", ["no snapshot", "an approval that is not in the log"])
+    async def test_one_that_the_log_commits_to_by_mistake_is_thrown_away(
+        self, log: RunLog, clock: FakeClock, discarded: Callable[[], int], forged: str
+    ) -> None:
+        runner = runner_of(log, clock)
+        await runner.start(long, RUN, 5)
+        run = await from_the_start(log)
+        state = b"[]"
+        if forged != "no snapshot":
+            evidence = {key: (10_000, *versions[1:]) for key, versions in progress_of(run).evidence.items()}
+            state = encode_snapshot(replace(run, progress=replace(progress_of(run), evidence=evidence)))
+        commits = CheckpointSaved(
+            status=run.status, state_version=run.state_version, snapshot_hash=snapshot_hash(state)
+        )
+        await log.append_reserved([Append(run_stream(RUN), [commits], Expect.at(run.version))])
+        await log.save_snapshot(run_stream(RUN), Snapshot(run.version + 1, state))
+        assert encode_snapshot(await state_of(runner)) == encode_snapshot(await from_the_start(log))
+        assert discarded() == 1
 
     async def test_one_that_cannot_be_saved_does_not_stop_the_run(
         self, log: RunLog, clock: FakeClock, monkeypatch: pytest.MonkeyPatch

@@ -28,9 +28,9 @@ from projections import (
     rebuild_view,
 )
 from tests import runner_scenarios as scenarios
-from tests.child import start
-from tests.logs import open_file
 from tests.totals import Totals, TotalsOfAmounts, dump, orders
+from tools.campaigns.processes.child import start
+from tools.campaigns.storage.log_files import open_file
 
 
 @pytest.fixture(params=["the log's own database", "a file of its own"])

@@ -229,3 +229,9 @@ def test_another_store_run_step_or_approval_is_another_effect() -> None:
 
 def test_a_run_of_one_action_asks_one_question() -> None:
     assert request_id_for("run-1") == "approval:run-1"
+
+
+def test_stored_bytes_that_are_nested_without_end_are_no_proposal() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Proposal.decode(b'{"action":"pay","output":"o","args":{"a":' + b"[" * 100_000)
+    assert caught.value.code == "invalid_event"

@@ -33,11 +33,12 @@ from eventlog.runtime.failpoints import EFFECT_AFTER, RESULT_AFTER_COMMIT, RESUL
 from eventlog.stores import MemoryLog, SqliteLog
 from eventlog.testing.clock import FakeClock
 from projections import RunsTable, runs_view
-from tests import child, process_scenarios, public_case_scenarios
+from tests import process_scenarios, public_case_scenarios
 from tests.command_line import CommandLine, Ended
 from tests.effect_runs import assert_refused_as_unknown
-from tests.logs import assert_whole, open_file
 from tests.public_case_scenarios import Pay
+from tools.campaigns.processes import child
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 pytestmark = pytest.mark.processes
 

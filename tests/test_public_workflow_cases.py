@@ -21,10 +21,10 @@ from eventlog.progress import request_of
 from eventlog.run import Run
 from eventlog.stores import SqliteLog
 from eventlog.testing.clock import FakeClock
-from tests import child
 from tests import public_workflow_scenarios as scenarios
-from tests.logs import assert_whole, open_file
 from tests.paused_agent import World
+from tools.campaigns.processes import child
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

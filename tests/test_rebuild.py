@@ -28,9 +28,9 @@ from projections import (
 from projections.sqlite_views import Follower
 from projections.sqlite_views.build_lock import exclusive
 from tests import rebuild_scenarios as scenarios
-from tests.child import start
-from tests.logs import open_file
 from tests.totals import Totals, TotalsOfAmounts, dump, orders
+from tools.campaigns.processes.child import start
+from tools.campaigns.storage.log_files import open_file
 
 
 async def fill(path: Path, count: int, **options: Any) -> None:

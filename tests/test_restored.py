@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+from base64 import b64encode
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from eventlog import EventLogError, Expect, InvalidInput, NewEvent, StoreUnavailable
+from eventlog import EventLogError, Expect, InvalidInput, LogCorrupt, NewEvent, StoreUnavailable
 from eventlog.audit.heads.key_file import make_key_file
 from eventlog.audit.heads.local_signer import LocalSigner
 from eventlog.entry import leaf_hash, parse
@@ -23,11 +24,12 @@ from eventlog.stores.subject_keys import SubjectKeys
 from eventlog.testing.clock import FakeClock
 from eventlog.testing.log_contract import assert_sound, assert_tree
 from projections import RunsTable, runs_view
-from tests import child, tree_scenarios
+from tests import tree_scenarios
 from tests.effect_runs import Looking, Receiver, approved, runner_of
-from tests.logs import open_file
 from tests.signers import MemorySigner
 from tests.test_head_keeper import NEVER
+from tools.campaigns.processes import child
+from tools.campaigns.storage.log_files import open_file
 
 ANY: Final = Expect.any()
 
@@ -285,6 +287,85 @@ async def test_restore_of_a_log_that_never_had_a_head_names_what_is_there(path: 
     async with open_file(path, restored="moved") as log:
         event = await restored_event(log, 4)
         assert (event.data.size, event.data.root, event.data.note) == (3, head.root.hex(), None)
+
+
+async def test_restore_of_a_log_that_its_signer_has_never_seen_names_what_is_there(path: Path, signer: Any) -> None:
+    async with open_file(path) as log:
+        await log.append("a", notes(3), expect=ANY)
+        head = await log.tree_head()
+    async with open_file(path, restored="moved", signer=signer, **NEVER) as log:
+        event = await restored_event(log, 4)
+        assert (event.data.root, event.data.is_from_signer) == (head.root.hex(), False)
+    assert signer.last().head.size == 4
+
+
+async def test_restore_whose_signer_cannot_be_told_is_not_declared(path: Path) -> None:
+    class Unreachable(MemorySigner):
+        def begin(self, log_id: bytes) -> None:
+            raise OSError("no such device")
+
+    async with open_file(path) as log:
+        await log.append("a", notes(3), expect=ANY)
+    with pytest.raises(StoreUnavailable) as refused:
+        await open_file(path, restored="moved", signer=Unreachable()).__aenter__()
+    assert refused.value.code == "signer_unavailable"
+    async with open_file(path) as log:
+        assert (len(await log.log_ids()), (await log.head()).position) == (1, 3)
+
+
+async def test_restore_whose_signer_refuses_the_new_incarnation_is_declared_all_the_same(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the signer will sign is his affair; that the log was restored is a fact."""
+
+    class Refusing(MemorySigner):
+        def begin(self, log_id: bytes) -> None:
+            raise StoreUnavailable("head_refused", "another incarnation has begun")
+
+    async with open_file(path) as log:
+        await log.append("a", notes(3), expect=ANY)
+    async with open_file(path, restored="moved", signer=Refusing(), **NEVER) as log:
+        assert (len(await log.log_ids()), (await log.head()).position) == (2, 4)
+    assert "incarnation_not_begun" in caplog.text
+
+
+async def test_restore_is_not_declared_in_a_log_whose_own_stream_was_tampered_with(path: Path) -> None:
+    async with open_file(path) as log:
+        await log.append("a", notes(3), expect=ANY)
+        await log.erase([1], legal_basis="asked for")
+    with closing(sqlite3.connect(path)) as database:
+        stream = "SELECT stream_id FROM streams WHERE name = '$log'"
+        database.execute(f"INSERT INTO subject_streams (stream_id, key_id) SELECT ({stream}), randomblob(16)")
+        database.commit()
+    with pytest.raises(LogCorrupt) as refused:
+        await open_file(path, restored="moved").__aenter__()
+    assert refused.value.reason == "subject_changed"
+    async with open_file(path) as log:
+        assert len(await log.log_ids()) == 1
+
+
+async def test_incarnation_that_no_event_declares_is_a_fork_for_its_signer(path: Path) -> None:
+    signer = MemorySigner()
+    await roll_back(path, signer)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("INSERT INTO log_ids (first_position, log_id) VALUES (4, randomblob(16))")
+        database.commit()
+    await assert_refused(path, signer, "store_forked")
+    async with open_file(path) as log:
+        await log.append("a", notes(1), expect=ANY)
+    await assert_refused(path, signer, "store_forked")
+
+
+@pytest.mark.parametrize("note", [b"\xff", b"\xff\n3\n" + b64encode(bytes(32)) + b"\n\n"], ids=["no head", "no text"])
+async def test_kept_head_that_nobody_can_have_signed_is_passed_over(path: Path, note: bytes) -> None:
+    async with open_file(path) as log:
+        await log.append("a", notes(3), expect=ANY)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("INSERT INTO heads SELECT 3, log_id, ?, 1 FROM log_ids", (note,))
+        database.commit()
+    async with open_file(path, restored="moved") as log:
+        event = await restored_event(log, 4)
+        assert (event.data.note, event.data.size) == (None, 3)
 
 
 @pytest.mark.parametrize("root", ["", "zz", "00" * 31, "00" * 32])

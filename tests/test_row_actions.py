@@ -40,10 +40,11 @@ from eventlog.runtime.failpoints import (
 )
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite.foreign_write import WriteAccess
+from eventlog.testing.clock import FakeClock
 from projections import runs_view
-from tests.effect_runs import Crash, approved, crash_at, trace_of, types_of
-from tests.logs import assert_whole, open_file
+from tests.effect_runs import LEASE_S, Crash, approved, crash_at, runner_of, trace_of, types_of
 from tests.needs import need, need_command
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 PAYMENTS = "CREATE TABLE payments (op_key TEXT UNIQUE, payee TEXT NOT NULL, cents INTEGER, note, rate REAL)"
 ROW: dict[str, Any] = {"payee": "Ada", "cents": 500, "note": None, "rate": 0.5}
@@ -206,6 +207,26 @@ async def test_a_write_that_does_not_end_well_is_a_definite_failure_and_leaves_n
     assert (rows(path), types_in_file(path)[-1]) == ([], "action_failed")
     outcome = await pay(log, Payments(lambda connection, call: {"paid": True}))
     assert (outcome.result, outcome.value, len(rows(path))) == ("executed", {"paid": True}, 1)
+
+
+async def test_a_write_that_is_too_late_to_begin_has_not_happened_whatever_came_before(
+    log: SqliteLog, path: Path, clock: FakeClock
+) -> None:
+    """Nothing of an earlier attempt can come, as it would have come with its event."""
+    action = Payments(lambda connection, call: None)
+    await approved(runner_of(log, clock), action="pay", output="payments")
+    with pytest.raises(Crash):
+        await runner_of(log, clock, action, reach=crash_at(INTENT_AFTER_COMMIT)).resume("run-1")
+
+    def late(point: str) -> None:
+        if point == INTENT_AFTER_COMMIT:
+            clock.advance(LEASE_S / 2 + 1)
+
+    with pytest.raises(ActionFailed) as failure:
+        await runner_of(log, clock, action, reach=late).resume("run-1")
+    assert failure.value.code == "lease_used_up"
+    assert rows(path) == []
+    assert (await runner_of(log, clock, action).resume("run-1")).result == "executed"
 
 
 async def test_a_final_failure_of_a_write_ends_the_run(log: SqliteLog, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from eventlog import decide
-from eventlog.decide import Refusal
-from eventlog.errors import EventTypeUnknown, InvalidInput
+from eventlog.decide import Refusal, proofs
+from eventlog.decide.answers import time_text
+from eventlog.decide.requests import choose_request
+from eventlog.errors import EventTypeUnknown, InvalidInput, RunConflict
 from eventlog.events import (
     RUN_EVENTS,
     ActionConflict,
@@ -1018,3 +1021,38 @@ ATTEMPTS = [event for event in EVENTS if isinstance(event, ProposalRejected | Tr
 def test_no_number_of_attempts_resumes_a_run_that_nobody_approved(attempts: list[RunEvent]) -> None:
     required = not_resumed("approval_required", Status.WAITING_FOR_USER)
     given(*STARTED, *attempts).when(resume()).then_refused("approval_required", required)
+
+
+# ── what only a damaged log, or a program's own mistake, asks for ─────────────────────────────────────────────────────
+
+
+def test_a_time_that_no_calendar_holds_is_shown_as_a_number() -> None:
+    assert time_text(0) == "1970-01-01T00:00:00+00:00"
+    assert time_text(1_500_000) == "1970-01-01T00:00:01.500000+00:00"
+    assert time_text(2**62) == f"{2**62} µs"
+
+
+def test_a_run_that_has_asked_for_nothing_has_nothing_to_decide_on() -> None:
+    refusal = choose_request(Run(run_id="run-1", version=1), [], "approve")
+    assert isinstance(refusal, Refusal)
+    assert refusal.error.code == "approval_not_pending"
+    assert "has not asked for anything" in str(refusal.error)
+
+
+def test_a_request_whose_event_has_gone_is_a_conflict() -> None:
+    with pytest.raises(RunConflict, match="its request is gone"):
+        proofs.event_of_request([], Run(run_id="run-1", request_id="request-1"))
+
+
+def test_what_is_not_byte_for_byte_what_was_proposed_is_refused() -> None:
+    proposal = propose("send", {}, "target")
+    other = propose("send", {}, "another target")
+    run = Run(run_id="run-1", version=1, proposal=proposal, proposal_hash=proposal.hash)
+    for canonical in (proposal.canonical, other.canonical):
+        data = ProposalRecorded(request_id="r", proposal=msgspec.Raw(canonical), proposal_hash=proposal.hash)
+        asked: Any = SimpleNamespace(data=data, position=7)
+        refusal = proofs.refuse_other_proposal(run, asked)
+        assert (refusal is None) == (canonical == proposal.canonical)
+        if refusal is not None:
+            assert refusal.error.code == "proposal_hash_mismatch"
+    assert proofs.refuse_other_proposal(replace(run, proposal=None), asked) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
@@ -110,6 +111,17 @@ def test_what_comes_back_holds_no_secret(value: Any, left: Any) -> None:
     revealed = Revealed(SECRETS)
     revealed.put_in([secret_ref(name) for name in sorted(SECRETS)])
     assert revealed.take_out_of(value) == left
+
+
+@pytest.mark.parametrize("before", ["", "u", "us"])
+def test_a_secret_is_found_inside_base64_if_that_is_long_enough_to_be_told_from_other_texts(before: str) -> None:
+    secrets = {"LONG": VALUE, "SHORT": "zxy9"}
+    revealed = Revealed(secrets)
+    revealed.put_in([secret_ref(name) for name in secrets])
+    coded = {name: b64encode(f"{before}{secret} ok".encode()).decode() for name, secret in secrets.items()}
+    assert MARK in revealed.take_out_of(coded["LONG"])
+    assert revealed.take_out_of(coded["SHORT"]) == coded["SHORT"]
+    assert revealed.take_out_of("a zxy9") == f"a {MARK}"
 
 
 # ── fingerprints ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -285,6 +297,16 @@ async def test_an_error_that_shows_no_secret_goes_on_as_it_is(log: RunLog, clock
     with pytest.raises(OutcomeUnknown) as refusal:
         await runner.resume("run-1")
     assert isinstance(refusal.value.__cause__, ConnectionResetError)
+
+
+async def test_a_failure_that_shows_no_secret_is_recorded_as_it_was_raised(log: RunLog, clock: FakeClock) -> None:
+    def declined(call: Call) -> Any:
+        raise ActionFailed("card_declined", "by the bank", is_final=True, bank="X")
+
+    runner = await run(log, clock, Send(declined).action(SECRETS), ARGS)
+    with pytest.raises(ActionFailed) as refusal:
+        await runner.resume("run-1")
+    assert (refusal.value.code, refusal.value.is_final, refusal.value.details["bank"]) == ("card_declined", True, "X")
 
 
 async def test_a_receiver_that_is_asked_is_asked_with_the_secret(log: RunLog, clock: FakeClock) -> None:

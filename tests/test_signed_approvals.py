@@ -66,7 +66,7 @@ from eventlog.signing.ssh_signatures import make_ssh_signature, public_line, to_
 from eventlog.signing.statements import Displayed, SeenHead, encode_enrolment, key_id_of
 from eventlog.stores import MemoryLog, SqliteLog
 from eventlog.testing.clock import FakeClock
-from tests import child, signed_scenarios
+from tests import signed_scenarios
 from tests.effect_runs import Receiver, Sending, runner_of, types_of
 from tests.signed_runs import (
     ANNA,
@@ -82,6 +82,7 @@ from tests.signed_runs import (
     prepared_scene,
 )
 from tests.test_ssh_signatures import token_blob
+from tools.campaigns.processes import child
 
 OTHER = propose("pay", {"amount": "2500"}, "account-7")
 
@@ -181,6 +182,16 @@ async def test_several_approvers_each_sign_for_themselves(store: RunLog, clock: 
     assert (await scene.refusal(await scene.signed(approver="anna"))).code == "already_voted"
     assert (await scene.approve(await scene.signed(approver="bob"))).status is Status.APPROVED
     assert (await scene.runner.resume("run-1")).run.status is Status.COMPLETED
+
+
+async def test_signed_and_unsigned_approvals_are_counted_together_where_no_level_is_asked_for(clock: FakeClock) -> None:
+    async with eventlog.open("memory:", clock=clock) as log:
+        scene = await prepared_scene(log, clock, Policy(required=2))
+        assert (await scene.approve(await scene.signed())).status is Status.WAITING_FOR_USER
+        run = (await scene.runner.approve("run-1", PAY.hash, actor="carl")).run
+        assert (run.status, [vote.level for vote in run.votes]) == (Status.APPROVED, [2, 0])
+        assert (await scene.runner.resume("run-1")).run.status is Status.COMPLETED
+        assert scene.receiver.requests == 1
 
 
 async def test_an_approval_may_be_signed_where_nobody_asks_for_it(plain: Scene) -> None:
@@ -681,6 +692,20 @@ async def test_a_stolen_runtime_that_approves_by_itself_is_refused(
     forged = ApprovalRecorded(request_id="approval:run-1", decision="approve", approval_hash=PAY.hash, **fields)
     await append_as_thief(scene.log, ("approval_recorded", forged), actor=actor)
     assert (await scene.refused_resume()).code == code
+
+
+async def test_a_stolen_runtime_that_records_an_envelope_without_a_statement_is_refused(scene: Scene) -> None:
+    envelope = replace(await scene.signed(), payload=base64.b64encode(b"{}").decode())
+    forged = ApprovalRecorded(
+        request_id="approval:run-1",
+        decision="approve",
+        approval_hash=PAY.hash,
+        actor_source="signed",
+        level=2,
+        envelope=envelope,
+    )
+    await append_as_thief(scene.log, ("approval_recorded", forged), actor="anna")
+    assert (await scene.refused_resume()).code == "statement_invalid"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from eventlog.signing.head_text import head_text, open_head, origin_of
 from eventlog.signing.notes import VerifierKey
 from tests.command_line import environment
 from tests.head_trees import FORK, LOG, A, Tree, grow
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 
 OTHER: Final = bytes(range(16, 32))
 THIRD: Final = bytes(range(32, 48))
@@ -262,6 +262,32 @@ def test_a_head_that_a_crash_has_cut_short_was_never_given_out(key: Path) -> Non
     assert signer.sign(A.request(2, 7)).head.size == 7
     found, torn = kept_heads(heads(key))
     assert ([each.head.size for each in found], torn) == ([2, 7], 0)
+
+
+def test_a_head_that_a_power_cut_has_torn_was_never_given_out(key: Path) -> None:
+    """The end of its line is there, and a sector in front of that is not."""
+    first = LocalSigner(key).sign(A.request(0, 2))
+    whole = heads(key).read_bytes()
+    LocalSigner(key).sign(A.request(2, 5))
+    longer = heads(key).read_bytes()
+    for end in range(len(whole) + 1, len(longer), 5):
+        heads(key).write_bytes(whole + bytes(end - len(whole)) + longer[end:])
+        assert kept_heads(heads(key))[1] == len(longer) - len(whole)
+        signer = LocalSigner(key)
+        assert signer.last() == first
+    assert signer.sign(A.request(2, 7)).head.size == 7
+    found, torn = kept_heads(heads(key))
+    assert ([each.head.size for each in found], torn) == ([2, 7], 0)
+
+
+def test_a_head_that_was_given_out_and_is_torn_later_is_damage(key: Path) -> None:
+    signer = LocalSigner(key)
+    signer.sign(A.request(0, 2))
+    signer.sign(A.request(2, 5))
+    lines = heads(key).read_bytes()
+    heads(key).write_bytes(lines[:-9] + b"\0" + lines[-8:] + b'{"at_us":1,"no')
+    with refused("head_file_damaged"):
+        signer.last()
 
 
 def test_what_a_crash_has_left_is_told(key: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,10 +19,11 @@ from eventlog.codec import Registry, event
 from eventlog.errors import ActionFailed, EventLogError, InvalidInput
 from eventlog.log import Expect, NewEvent, Snapshot
 from eventlog.stores import SqliteLog
-from tests import artifact_scenarios, child
-from tests.faults import build_shim, shim_environment
-from tests.logs import assert_whole, file_lock_held, open_file
+from tests import artifact_scenarios
 from tests.needs import need, need_command
+from tools.campaigns.processes import child
+from tools.campaigns.storage.libc_faults import build_shim, shim_environment
+from tools.campaigns.storage.log_files import assert_whole, file_lock_held, open_file
 
 ANY = Expect.any()
 

@@ -32,7 +32,7 @@ def test_a_module_stays_together_and_so_does_the_folder_that_counts_its_own_outc
 
 
 def test_two_processes_without_a_terminal_run_each_module_once_and_say_what_was_skipped() -> None:
-    modules = [f"tests/test_{name}.py" for name in ("public_api", "aiosqlite_guard", "kill_loop", "paused_agent")]
+    modules = [f"tests/test_{name}.py" for name in ("public_api", "aiosqlite_guard", "kill_audit", "paused_agent")]
     chosen = "public_api or aiosqlite_guard or second_crash"
     options = ["-v", "-n", "2", "-p", "no:cacheprovider", "-k", chosen]
     done = subprocess.run(

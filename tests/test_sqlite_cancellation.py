@@ -19,8 +19,8 @@ import pytest
 
 from eventlog import Expect, NewEvent
 from eventlog.stores import SqliteLog
-from tests.logs import open_file
-from tests.stepping import CancelledAt, cancel_at
+from tools.campaigns.processes.stepping import CancelledAt, cancel_at
+from tools.campaigns.storage.log_files import open_file
 
 
 @pytest.fixture

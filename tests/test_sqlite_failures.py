@@ -1,8 +1,9 @@
 """Who is told what when storage fails: the table in `eventlog/stores/sqlite/failures.py`, each row made to happen.
 
-A fault of the operating system is injected into a child process by a shim in front of libc (`tests/faults.py`). What
-a caller was told is compared with what is stored: told "ok" is stored, told a definite failure is absent, and told
-"unknown" is stored at most once, and exactly once after the same append was repeated.
+A fault of the operating system is injected into a child process by a shim in front of libc
+(`tools/campaigns/storage/libc_faults.py`). What a caller was told is compared with what is stored: told "ok" is
+stored, told a definite failure is absent, and told "unknown" is stored at most once, and exactly once after the same
+append was repeated.
 """
 
 from __future__ import annotations
@@ -29,14 +30,20 @@ from typing import Any
 
 import pytest
 
-from eventlog import CommitOutcomeUnknown, EventLogError, Expect, LogCorrupt, NewEvent, StoreBusy
+from eventlog import CommitOutcomeUnknown, EventLogError, Expect, LogCorrupt, NewEvent, StoreBusy, StoreUnavailable
+from eventlog.stores.sqlite.connection import _NO_CHECKPOINT_ON_CLOSE, Settings, _abandon, connect
+from eventlog.stores.sqlite.database import open_for_reading, open_for_writing
+from eventlog.stores.sqlite.failures import translate
 from eventlog.stores.sqlite.file_lock import FileLock
+from eventlog.stores.sqlite.foreign_write import ConnectionBroken
 from eventlog.stores.sqlite.schema import APPLICATION_ID, FORMAT_VERSION
-from tests import child, failure_scenarios
-from tests.faults import build_shim, shim_environment
-from tests.logs import file_lock_held, is_lock_free, open_file
+from tests import failure_scenarios
 from tests.needs import need, need_command
-from tests.waiting import until
+from tools.campaigns.bit_flips.damages import drop_guards
+from tools.campaigns.processes import child
+from tools.campaigns.processes.waiting import until
+from tools.campaigns.storage.libc_faults import build_shim, shim_environment
+from tools.campaigns.storage.log_files import file_lock_held, is_lock_free, open_file
 
 
 @pytest.fixture(scope="session")
@@ -139,6 +146,23 @@ async def test_program_ends_though_its_commit_does_not(path: Path) -> None:
         assert (await log.read_stream("s")).version == 0, "what had not been committed is gone with the process"
 
 
+async def test_log_that_lost_its_identity_while_poisoned_is_not_gone_on_with(path: Path) -> None:
+    def breaks(connection: sqlite3.Connection) -> None:
+        raise ConnectionBroken("a write could not be ended")
+
+    async with open_file(path, busy_timeout_s=1) as log:
+        await log.append("s", [_event("first")], expect=Expect.no_stream())
+        with pytest.raises(StoreUnavailable):
+            await log.write_view(breaks)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            drop_guards(other)
+            other.execute("DELETE FROM log_ids")
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="cannot be reopened after: a write could not be ended"):
+                await log.append("s", [_event("second")], expect=Expect.any())
+        assert [event.data["text"] async for event in log.read("s")] == ["first"]
+
+
 async def test_other_log_in_the_place_of_a_poisoned_one_is_not_written_to(
     under_faults: Callable[..., Any], path: Path
 ) -> None:
@@ -187,6 +211,15 @@ def _small_disk(folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True, timeout=10)
+
+
+def test_log_whose_index_finds_no_room_cannot_be_opened_and_opens_when_there_is_some(
+    under_faults: Callable[..., Any],
+) -> None:
+    seen = under_faults(failure_scenarios.opens_where_the_index_finds_no_room)
+    assert seen["hits"] > 0, "the fault was not injected"
+    assert seen["told"] == "store_cannot_open"
+    assert (seen["events"], seen["problems"], seen["state"]) == ([0], [], "open")
 
 
 def test_full_disk_is_definite_reads_go_on_and_it_works_again_after_space_is_freed(tmp_path: Path) -> None:
@@ -537,6 +570,150 @@ async def test_garbage_in_the_pages_is_log_corrupt(path: Path) -> None:
             async for _ in log.read_all():
                 pass
     assert corrupt.value.reason == "store_corrupt"
+
+
+async def test_log_of_a_format_that_never_was_is_log_corrupt(path: Path) -> None:
+    async with open_file(path):
+        pass
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version=0")
+    for options in ({}, {"is_read_only": True}):
+        with pytest.raises(LogCorrupt) as corrupt:
+            await open_file(path, **options).__aenter__()
+        assert corrupt.value.reason == "store_corrupt"
+
+
+async def test_creation_that_ended_half_written_is_rolled_back_and_the_log_is_created(path: Path) -> None:
+    """What the file says is nonsense until its journal is played back, which only a writer can do."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as dying:
+        dying.execute("PRAGMA cache_size=1")
+        dying.execute("CREATE TABLE gone (x)")
+        dying.execute("DROP TABLE gone")
+        dying.execute("BEGIN")
+        dying.execute("CREATE TABLE events (x)")
+        dying.execute("INSERT INTO events VALUES (randomblob(100000))")  # more than the cache holds
+        hot = path.with_name("hot.db")
+        _copy(path, hot)
+        _copy(f"{path}-journal", f"{hot}-journal")
+        dying.execute("ROLLBACK")
+    data = bytearray(hot.read_bytes())
+    data[68:72] = APPLICATION_ID.to_bytes(4, "big")  # the first page as a disk may leave it: this, and nothing else
+    hot.write_bytes(data)
+    with closing(sqlite3.connect(f"file:{hot}?immutable=1", uri=True)) as control:
+        assert control.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert control.execute("PRAGMA user_version").fetchone() == (0,)
+    async with open_file(hot) as log:
+        await log.append("s", [_event("first")], expect=Expect.no_stream())
+        assert await log.check_file() == []
+
+
+class TestConnections:
+    """How one is opened and closed, below everything that a log does before it comes to that."""
+
+    @staticmethod
+    def settings(path: Path) -> Settings:
+        return Settings(str(path), durability="full", busy_timeout_s=1)
+
+    def test_path_without_a_folder_cannot_be_opened(self, path: Path) -> None:
+        with pytest.raises(StoreUnavailable) as refused:
+            connect(self.settings(path / "none" / "log.db"), "rwc")
+        assert refused.value.code == "store_cannot_open"
+
+    def test_log_that_went_away_in_the_last_moment_is_not_made_anew(self, path: Path) -> None:
+        lock = FileLock(f"{path}.lock")
+        with closing(lock):
+            openings: list[Callable[[], sqlite3.Connection]] = [
+                lambda: open_for_writing(self.settings(path), lock, may_create=False),
+                lambda: open_for_reading(self.settings(path), lock),
+                lambda: open_for_reading(self.settings(path), None),
+            ]
+            for opening in openings:
+                with pytest.raises(StoreUnavailable) as refused:
+                    opening()
+                assert refused.value.code == "store_not_found"
+        assert not path.exists()
+
+    def test_migration_that_fails_leaves_the_log_as_it_was_and_nothing_open(self, path: Path) -> None:
+        given: list[sqlite3.Connection] = []
+
+        def fails(connection: sqlite3.Connection) -> None:
+            given.append(connection)
+            connection.execute("DROP TABLE actors")
+            raise ZeroDivisionError
+
+        lock = FileLock(f"{path}.lock")
+        with closing(lock):
+            open_for_writing(self.settings(path), lock, may_create=True).close()
+            before = _digest(path)
+            with pytest.raises(ZeroDivisionError):
+                open_for_writing(self.settings(path), lock, may_create=False, migrations={FORMAT_VERSION: fails})
+            assert _digest(path) == before
+            with pytest.raises(sqlite3.ProgrammingError):
+                given[-1].execute("SELECT 1")
+
+    @pytest.mark.parametrize("has_setconfig", [True, False], ids=["can be told", "cannot be told"])
+    def test_connection_that_is_given_up_moves_nothing_into_the_database(self, path: Path, has_setconfig: bool) -> None:
+        """Before Python 3.12 nothing can tell SQLite so, and the connection stays open."""
+        told: list[tuple[int, bool]] = []
+
+        class Told(sqlite3.Connection):
+            def setconfig(self, name: int, value: bool = True, /) -> None:
+                told.append((name, value))
+
+        class Untold(sqlite3.Connection):
+            setconfig = None  # type: ignore[assignment,unused-ignore]
+
+        connection = sqlite3.connect(path, factory=Told if has_setconfig else Untold, isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        _abandon(connection)
+        assert told == ([(_NO_CHECKPOINT_ON_CLOSE, True)] if has_setconfig else [])
+        try:
+            connection.execute("SELECT 1")
+            is_open = True
+        except sqlite3.ProgrammingError:
+            is_open = False
+        assert is_open is not has_setconfig
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("SQLITE_BUSY", "store_busy"),
+        ("SQLITE_LOCKED_SHAREDCACHE", "store_busy"),
+        ("SQLITE_FULL", "store_full"),
+        ("SQLITE_READONLY_DBMOVED", "store_readonly"),
+        ("SQLITE_PERM", "store_readonly"),
+        ("SQLITE_CANTOPEN", "store_cannot_open"),
+        ("SQLITE_IOERR_SHMSIZE", "store_cannot_open"),
+        ("SQLITE_IOERR_SHMMAP", "wal_unavailable"),
+        ("SQLITE_IOERR_READ", "store_io_error"),
+        ("SQLITE_AUTH", "store_io_error"),
+        ("SQLITE_ERROR", "schema_changed"),
+        ("SQLITE_CORRUPT_INDEX", "store_corrupt"),
+        ("SQLITE_NOTADB", "store_corrupt"),
+    ],
+)
+def test_each_error_of_sqlite_is_told_as_what_it_means(name: str, told: str) -> None:
+    error = sqlite3.OperationalError("something")
+    error.sqlite_errorcode, error.sqlite_errorname = getattr(sqlite3, name), name
+    translated = translate(error, "cannot read")
+    assert getattr(translated, "reason", translated.code) == told
+    assert str(translated).startswith(f"cannot read: something ({name})")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), "store_out_of_memory"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "store_corrupt"),
+        (sqlite3.ProgrammingError("Cannot operate on a closed database."), "store_io_error"),
+    ],
+    ids=["memory", "text", "closed"],
+)
+def test_each_error_of_the_driver_itself_is_told_as_what_it_means(error: Any, told: str) -> None:
+    translated = translate(error, "cannot read")
+    assert getattr(translated, "reason", translated.code) == told
 
 
 def _copy(source: str | Path, target: str | Path) -> None:

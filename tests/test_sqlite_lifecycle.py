@@ -23,10 +23,11 @@ import pytest
 
 import eventlog
 from eventlog import EventLogError, Expect, NewEvent
-from tests import child, lifecycle_scenarios
-from tests.logs import file_lock_held, is_lock_free, open_file
-from tests.stepping import CancelledAt, cancel_at
-from tests.waiting import until
+from tools.campaigns.lifecycle import endings, forks
+from tools.campaigns.processes import child
+from tools.campaigns.processes.stepping import CancelledAt, cancel_at
+from tools.campaigns.processes.waiting import until
+from tools.campaigns.storage.log_files import file_lock_held, is_lock_free, open_file
 
 LIMIT_S: Final = 2.0
 CALLS: Final = 14
@@ -52,11 +53,11 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("program", "returncode"),
     [
-        (lifecycle_scenarios.never_closes, 0),
-        (lifecycle_scenarios.never_closes_and_forgets, 0),
-        (lifecycle_scenarios.exits_inside, 3),
-        (lifecycle_scenarios.raises_inside, 1),
-        (lifecycle_scenarios.returns_with_appends_in_flight, 0),
+        (endings.never_closes, 0),
+        (endings.never_closes_and_forgets, 0),
+        (endings.exits_inside, 3),
+        (endings.raises_inside, 1),
+        (endings.returns_with_appends_in_flight, 0),
     ],
 )
 async def test_program_that_ends_with_an_open_log_ends_at_once_and_in_silence(
@@ -70,7 +71,7 @@ async def test_program_that_ends_with_an_open_log_ends_at_once_and_in_silence(
 
 
 async def test_loop_that_is_closed_under_an_append_keeps_no_process_alive(path: Path) -> None:
-    done = child.run(lifecycle_scenarios.closes_the_loop_under_an_append, path)
+    done = child.run(endings.closes_the_loop_under_an_append, path)
     assert done.returncode == 0, done.stderr
     assert done.exit_s < LIMIT_S
     # asyncio itself complains of each task that was never cancelled; nothing else may be said.
@@ -84,11 +85,11 @@ async def test_loop_that_is_closed_under_an_append_keeps_no_process_alive(path: 
 @pytest.mark.parametrize(
     ("program", "number", "returncodes"),
     [
-        (lifecycle_scenarios.appends_until_interrupted, signal.SIGINT, {-signal.SIGINT, 130, 1}),
-        (lifecycle_scenarios.appends_until_interrupted_and_never_closes, signal.SIGINT, {-signal.SIGINT, 130, 1}),
-        (lifecycle_scenarios.cancelled_by_sigterm, signal.SIGTERM, {0}),
-        (lifecycle_scenarios.exits_in_a_sigterm_handler, signal.SIGTERM, {4}),
-        (lifecycle_scenarios.appends_until_interrupted, signal.SIGTERM, {-signal.SIGTERM}),
+        (endings.appends_until_interrupted, signal.SIGINT, {-signal.SIGINT, 130, 1}),
+        (endings.appends_until_interrupted_and_never_closes, signal.SIGINT, {-signal.SIGINT, 130, 1}),
+        (endings.cancelled_by_sigterm, signal.SIGTERM, {0}),
+        (endings.exits_in_a_sigterm_handler, signal.SIGTERM, {4}),
+        (endings.appends_until_interrupted, signal.SIGTERM, {-signal.SIGTERM}),
     ],
 )
 async def test_signal_in_the_middle_of_appends_ends_the_program_at_once(
@@ -105,7 +106,7 @@ async def test_signal_in_the_middle_of_appends_ends_the_program_at_once(
     if number == signal.SIGINT:  # Python shows where it was interrupted, once
         assert lines[-1] == "KeyboardInterrupt"
         assert sum("Traceback" in line for line in lines) <= 2
-    elif program is lifecycle_scenarios.exits_in_a_sigterm_handler:
+    elif program is endings.exits_in_a_sigterm_handler:
         # A handler that raises in the middle of a task ends that task, and asyncio shows the exception it ended with.
         assert lines == [] or "SystemExit: 4" in lines, errors
     else:
@@ -130,7 +131,7 @@ def _stopped_lock_holder(path: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("ending", ["closed", "not closed", "in the middle"])
 async def test_program_ends_though_a_stopped_process_holds_the_lock(path: Path, ending: str) -> None:
-    process = child.start(lifecycle_scenarios.cannot_get_the_lock, path, ending)
+    process = child.start(endings.cannot_get_the_lock, path, ending)
     _read_line(process, "READY")
     with _stopped_lock_holder(path):
         out, errors = process.communicate("go on\n", timeout=20)
@@ -143,7 +144,7 @@ async def test_program_ends_though_a_stopped_process_holds_the_lock(path: Path, 
 
 async def test_program_that_cannot_open_ends_though_a_stopped_process_holds_the_lock(path: Path) -> None:
     with _stopped_lock_holder(path):
-        done = child.run(lifecycle_scenarios.cannot_get_the_lock_at_open, path)
+        done = child.run(endings.cannot_get_the_lock_at_open, path)
         assert done.result == "store_busy"
         assert done.exit_s < LIMIT_S
         assert done.stderr == ""
@@ -151,7 +152,7 @@ async def test_program_that_cannot_open_ends_though_a_stopped_process_holds_the_
 
 @pytest.mark.parametrize("ending", ["_exit", "_exit in a transaction"])
 async def test_fork_is_detected_in_the_child_and_does_not_harm_the_parent(path: Path, ending: str) -> None:
-    done = child.run(lifecycle_scenarios.forks, path, ending)
+    done = child.run(forks.forks, path, ending)
     assert done.returncode == 0, done.stderr
     seen = done.result
     assert seen["child"] == ["fork_detected"] * CALLS
@@ -162,7 +163,7 @@ async def test_fork_is_detected_in_the_child_and_does_not_harm_the_parent(path: 
 
 
 async def test_forked_child_that_ends_like_any_program_does_not_harm_the_parent(path: Path) -> None:
-    done = child.run(lifecycle_scenarios.forks_between_two_runs_of_the_loop, path)
+    done = child.run(forks.forks_between_two_runs_of_the_loop, path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.result == {"status": 5, "state": "open", "head": 21}
@@ -170,7 +171,7 @@ async def test_forked_child_that_ends_like_any_program_does_not_harm_the_parent(
 
 
 async def test_forked_child_does_not_keep_the_lock_of_a_parent_that_was_killed(path: Path) -> None:
-    process = child.start(lifecycle_scenarios.forks_and_waits_in_a_transaction, path)
+    process = child.start(forks.forks_and_waits_in_a_transaction, path)
     try:
         _read_line(process, "READY")
         assert not is_lock_free(path)

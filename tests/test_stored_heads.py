@@ -17,8 +17,8 @@ from eventlog.audit.verify.tree import Roots
 from eventlog.heads import SignedHead
 from eventlog.stores import SqliteLog
 from tests.attacker import attacking
-from tests.logs import open_file
 from tests.proven_log import ProvenLog, build, check
+from tools.campaigns.storage.log_files import open_file
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -16,9 +18,14 @@ from eventlog.entry import content_commitment
 from eventlog.errors import InvalidInput, LogCorrupt, Misuse, Refused, StoreUnavailable
 from eventlog.sealed import SealedBody, associated_data, parse_sealed
 from eventlog.stores.subject_keys import SubjectKeys, open_sealed, seal_body
+from tests import failure_scenarios
+from tests.needs import need, need_command
+from tools.campaigns.processes import child
+from tools.campaigns.storage.libc_faults import build_shim, shim_environment
 
 WRAPPING = bytes(range(32))
 SUBJECT = "customer-17"
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -47,6 +54,47 @@ def test_a_subject_has_one_key_and_another_subject_another(keys: SubjectKeys, fo
     other_id, other = keys.key_for("customer-18", may_create=True)
     assert other_id != key_id and other != key
     assert keys.key_ids() == sorted([key_id, other_id])
+
+
+def test_a_power_cut_does_not_take_the_folder_of_the_keys_away(tmp_path: Path) -> None:
+    """The names on the way are flushed as well, those that were there too: who made them may not have done it yet."""
+    (tmp_path / "there").mkdir()
+    folder, log = tmp_path / "there" / "made" / "keys", tmp_path / "strace.out"
+    program = (
+        "import sys; from eventlog.stores.subject_keys import SubjectKeys as K; K(sys.argv[1], wrapping_key=b'w' * 32)"
+    )
+    trace = [need_command("strace"), "-f", "-y", "-qq", "-o", str(log), "-e", "trace=fsync,mkdir"]
+    subprocess.run([*trace, sys.executable, "-c", program, str(folder)], cwd=REPOSITORY, check=True)
+    steps = [line for line in log.read_text().splitlines() if str(tmp_path) in line]
+    made = max(
+        place for place, line in enumerate(steps) if "mkdir(" in line and line.endswith("= 0") and "/keys/" not in line
+    )
+    flushed = [line.split("<")[1].split(">")[0] for line in steps[made:] if "fsync(" in line]
+    assert {str(tmp_path), str(tmp_path / "there"), str(folder.parent), str(folder)} <= set(flushed)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(errno.EINVAL, "ok"), (errno.EROFS, "ok"), (errno.EIO, "store_io_error")],
+    ids=["not of this file system", "not to be changed", "disk"],
+)
+def test_a_name_on_the_way_that_the_disk_does_not_keep_is_told_and_one_that_cannot_be_flushed_is_not(
+    tmp_path: Path, error: int, told: str
+) -> None:
+    need(sys.platform == "linux", "LD_PRELOAD, as Linux has it")
+    shim = build_shim(tmp_path, need_command("gcc"))
+    above = tmp_path / "above"
+    above.mkdir()
+    environment = shim_environment(shim, tmp_path / "faults")
+    scenario = failure_scenarios.makes_keys_where_a_name_cannot_be_flushed
+    assert child.run(scenario, above / "log.db", error, env=environment).result == told
+
+
+def test_names_above_the_file_system_of_the_folder_are_none_of_its_business(tmp_path: Path) -> None:
+    need(os.path.isdir("/dev/shm"), "a second file system that can be written")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        keys = SubjectKeys(Path(folder, "keys"), wrapping_key=WRAPPING)
+        assert keys.key_for(SUBJECT, may_create=True) == keys.key_for(SUBJECT, may_create=False)
 
 
 def test_a_key_is_not_made_unless_that_was_asked_for(keys: SubjectKeys, folder: Path) -> None:
@@ -85,6 +133,15 @@ def test_a_folder_that_others_can_read_is_refused(folder: Path) -> None:
     with pytest.raises(InvalidInput) as refusal:
         SubjectKeys(folder, wrapping_key=WRAPPING)
     assert refusal.value.code == "key_exposed"
+
+
+@pytest.mark.parametrize("below", ["file", "file/keys", "n" * 300], ids=["file", "below a file", "long name"])
+def test_a_path_at_which_no_folder_can_be_is_told_as_one_that_cannot_be_opened(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_bytes(b"a log, say")
+    with pytest.raises(StoreUnavailable) as refusal:
+        SubjectKeys(tmp_path / below, wrapping_key=WRAPPING)
+    assert refusal.value.code == "store_cannot_open"
+    assert (tmp_path / "file").read_bytes() == b"a log, say"
 
 
 @pytest.mark.parametrize(
@@ -297,6 +354,20 @@ def test_a_wrapped_key_under_the_name_of_another_is_damage(keys: SubjectKeys, fo
     (folder / "keys" / first.hex()).write_bytes((folder / "keys" / second.hex()).read_bytes())
     with pytest.raises(LogCorrupt):
         SubjectKeys(folder, wrapping_key=WRAPPING).key(first)
+
+
+@pytest.mark.parametrize("text", [b"", b"of ann", b"\xff" * 32, b"ab" * 15], ids=["empty", "words", "bytes", "short"])
+def test_a_subject_whose_file_names_no_key_is_damage_and_gets_no_other(
+    keys: SubjectKeys, folder: Path, text: bytes
+) -> None:
+    keys.key_for(SUBJECT, may_create=True)
+    (file,) = (folder / "subjects").iterdir()
+    file.chmod(0o600)
+    file.write_bytes(text)
+    for may_create in (False, True):
+        with pytest.raises(LogCorrupt) as damage:
+            SubjectKeys(folder, wrapping_key=WRAPPING).key_for(SUBJECT, may_create=may_create)
+        assert damage.value.reason == "subject_key_damaged"
 
 
 def test_a_key_that_was_lost_is_no_new_key(keys: SubjectKeys, folder: Path) -> None:

@@ -20,17 +20,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventlog import EventLogError, EventReader, Expect, NewEvent, RecordedEvent
+from eventlog.codec import Registry, event
 from eventlog.log import CaughtUp, CursorMoved, FellBehind, Mark
 from eventlog.stores import MemoryLog, SqliteLog
 from eventlog.stores.requests import Wanted
 from eventlog.stores.sqlite.feed import Feed
 from eventlog.stores.sqlite.schema import EVENT_COLUMNS
+from eventlog.stores.subscription.pages import TailPage, Unreadable
 from eventlog.stores.subscription.progress import INTERVAL_POSITIONS, INTERVAL_S, Progress
 from eventlog.stores.subscription.routes import Routes
 from eventlog.stores.subscription.subscriber import WINDOW_BYTES, WINDOW_EVENTS, Subscriber
-from eventlog.stores.subscription.tail import RECENT_EVENTS, Tail
-from tests import child, subscription_scenarios
-from tests.logs import assert_whole, open_file
+from eventlog.stores.subscription.tail import PAGE, RECENT_EVENTS, Tail
+from tests import subscription_scenarios
+from tools.campaigns.processes import child
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 ANY: Final = Expect.any()
 PATIENCE_S: Final = 60.0
@@ -480,6 +483,125 @@ async def test_a_page_that_cannot_be_read_for_a_moment_costs_nobody_anything(
             for feed in feeds:
                 assert await take_positions(feed, 1) == [number]
         await until(lambda: len(failures) == 3)
+
+
+@pytest.mark.parametrize("marks", [True, False])
+async def test_one_who_was_at_the_end_and_reads_a_full_page_has_fallen_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch, marks: bool
+) -> None:
+    async def fails(feed: Feed, after: int, limit: int) -> Any:
+        raise OSError("for a while")
+
+    async with open_file(path) as log, aclosing(log.subscribe(marks=marks)) as feed:
+        waiting = asyncio.ensure_future(anext(feed))
+        if marks:
+            assert await waiting == CaughtUp(0)
+            waiting = asyncio.ensure_future(anext(feed))
+        await until(lambda: len(tail_of(log)._members) == 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Feed, "read_tail", fails)
+            await log.append("a", notes(PAGE + 1), expect=ANY)
+            async with asyncio.timeout(PATIENCE_S):
+                first = await waiting
+        if marks:
+            assert first == FellBehind(0)
+            (first,) = await take(feed, 1)
+        assert first.position == 1
+        assert await take_positions(feed, PAGE) == list(range(2, PAGE + 2))
+
+
+async def test_in_memory_an_event_that_cannot_be_decoded_stops_only_those_who_want_it_too() -> None:
+    registry = Registry()
+    async with MemoryLog(actor="test", registry=registry) as log, AsyncExitStack() as stack:
+        (wants_it,) = await stack.enter_async_context(caught_up(log, 1, types=["priced"]))
+        (elsewhere,) = await stack.enter_async_context(caught_up(log, 1, streams=["a"]))
+        await log.append("prices", [NewEvent("priced", {"total": "none"})], expect=ANY)
+        event("priced", registry=registry)(subscription_scenarios.Priced)
+        await log.append("a", [note()], expect=ANY)
+        with pytest.raises(EventLogError) as caught:
+            await take(wants_it, 1)
+        assert (caught.value.code, caught.value.details["position"]) == ("invalid_event", 1)
+        items = await take(elsewhere, 1)
+        while isinstance(items[-1], CursorMoved):
+            items += await take(elsewhere, 1)
+        assert items[-1].position == 2
+
+
+class HeldSource:
+    """Events in memory, of which the next page is read when the test says so."""
+
+    is_shared = False
+
+    def __init__(self, page: TailPage) -> None:
+        self.page: Final = page
+        self.asked: Final[list[int]] = []
+        self.may_go_on: Final = asyncio.Event()
+
+    def check(self) -> None:
+        """It may be read."""
+
+    async def read_page(self, after: int, limit: int, wanted: Wanted | None) -> Any:
+        raise AssertionError("nobody reads for himself here")
+
+    async def read_tail(self, after: int, limit: int) -> TailPage:
+        self.asked.append(after)
+        await self.may_go_on.wait()
+        return self.page[after : after + limit]
+
+
+async def held_source(*sizes: int) -> HeldSource:
+    """Return a source of so many events of the stream `a` with bodies of about these sizes."""
+    async with MemoryLog(actor="test") as log:
+        for size in sizes:
+            await log.append("a", [note(text="x" * size)], expect=ANY)
+        return HeldSource([event async for event in log.read_all()])
+
+
+def subscriber(after: int, **wanted: Any) -> Subscriber:
+    return Subscriber(Wanted(**{"types": None, "stream_prefix": "", **wanted}), after, has_marks=False)
+
+
+ELSEWHERE: Final = frozenset({"elsewhere"})
+
+
+async def test_a_page_of_those_who_have_all_left_is_not_given_to_those_who_began_elsewhere() -> None:
+    source = await held_source(1, 1, 1)
+    tail = Tail(source)
+    early, late = subscriber(0), subscriber(2)
+    assert tail.join(early)
+    await until(lambda: source.asked == [0])
+    tail.leave(early)
+    assert tail.join(late)
+    source.may_go_on.set()
+    await until(lambda: len(late.events) == 1)
+    assert (late.take().position, tail.position, list(early.events)) == (3, 3, [])
+    assert source.asked[:2] == [0, 2]
+    tail.close()
+
+
+async def test_who_joins_where_the_tail_has_passed_what_cannot_be_decoded_reads_for_himself() -> None:
+    source = await held_source(1, 1)
+    source.page[1] = Unreadable(2, "a")
+    tail = Tail(source)
+    source.may_go_on.set()
+    assert tail.join(subscriber(0, streams=ELSEWHERE))
+    await until(lambda: tail.position == 2)
+    assert not tail.join(subscriber(0))
+    assert tail.join(subscriber(2)), "behind it there is nothing that he would miss"
+    tail.close()
+
+
+async def test_who_joins_with_more_behind_him_than_his_window_holds_reads_for_himself() -> None:
+    source = await held_source(WINDOW_BYTES // 2, WINDOW_BYTES // 2, 1)
+    tail = Tail(source)
+    source.may_go_on.set()
+    assert tail.join(subscriber(0, streams=ELSEWHERE))
+    await until(lambda: tail.position == 3)
+    assert not tail.join(subscriber(0))
+    nearer = subscriber(1)
+    assert tail.join(nearer)
+    assert [event.position for event in nearer.events] == [2, 3]
+    tail.close()
 
 
 # ── beginning and ending ──────────────────────────────────────────────────────────────────────────────────────────────

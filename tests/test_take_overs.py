@@ -1,15 +1,10 @@
-"""Holders that stop in the middle of an effect and wake up behind a take-over; and what their clocks say meanwhile."""
+"""Holders that sleep in the middle of an effect and wake up behind a take-over: what their clocks say meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,58 +15,12 @@ from eventlog.runtime.effects import Report
 from eventlog.runtime.failpoints import INTENT_AFTER_COMMIT
 from eventlog.stores import SqliteLog
 from eventlog.testing.clock import FakeClock
-from tests.logs import assert_whole, open_file
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
-TAKE_OVERS = Path(__file__).parent.parent / "tools" / "take_overs.py"
 LEASE_S = 60.0
 TEN_YEARS_US = 10 * 365 * 24 * 3600 * 1_000_000
 
 
-# ── real processes, really stopped ────────────────────────────────────────────────────────────────────────────────────
-def take_over(*arguments: str, timeout_s: float = 1500) -> tuple[int, dict[str, Any]]:
-    """Run the campaign in a process of its own and return its exit status and its report."""
-    command = [sys.executable, str(TAKE_OVERS), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    assert done.stdout, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print("take_overs.py", *arguments, report)
-    return done.returncode, report
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(1600)
-def test_a_holder_that_wakes_up_behind_a_take_over_does_no_second_effect_at_any_receiver(is_long: bool) -> None:
-    count = 300 if is_long else 30
-    status, report = take_over("--count", str(count))
-    assert (status, report["wrong"], report["take_overs"]) == (0, [], count)
-    assert report["told"]["holder"]["claim_lost"] == count * 21 // 30, "five points by six receivers, nine of them late"
-    assert report["claims"] >= count * 21 // 30
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(1600)
-def test_a_holder_that_is_stopped_at_any_moment_does_no_second_effect(is_long: bool) -> None:
-    count = 300 if is_long else 15
-    status, report = take_over("--count", str(count), "--anywhere", "--seed", str(secrets.randbits(32)))
-    assert (status, report["wrong"], report["take_overs"]) == (0, [], count)
-    assert report["claims"] > 0, "no holder was stopped while it held the run"
-
-
-@pytest.mark.campaign
-def test_a_receiver_that_forgets_its_keys_is_reported_by_the_take_over_check() -> None:
-    status, report = take_over("--count", "5", "--receiver", "http", "--control", "forgetful")
-    assert status == 1
-    assert "http stopped at effect.inside: 2 effects" in report["wrong"]
-
-
-@pytest.mark.campaign
-def test_a_holder_that_is_not_fenced_is_reported_by_the_take_over_check() -> None:
-    status, report = take_over("--count", "5", "--receiver", "file", "--control", "unfenced")
-    assert status == 1
-    assert "file stopped at effect.after: the holder was told executed, not claim_lost" in report["wrong"]
-
-
-# ── clocks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 class Slow:
     """Counts its effects, and waits in the middle of the first as long as the test wants."""
 

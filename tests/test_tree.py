@@ -22,12 +22,13 @@ from eventlog.merkle import is_consistent, is_included
 from eventlog.stores.sqlite.tree import prove_consistency, prove_inclusion, tree_head
 from eventlog.testing.clock import FakeClock
 from eventlog.testing.log_contract import assert_tree
-from tests import child, tree_scenarios
+from tests import tree_scenarios
 from tests.effect_runs import Asked, Receiver, approved, runner_of
-from tests.faults import build_shim, shim_environment
-from tests.logs import open_file
 from tests.needs import need, need_command
 from tests.signers import MemorySigner
+from tools.campaigns.processes import child
+from tools.campaigns.storage.libc_faults import build_shim, shim_environment
+from tools.campaigns.storage.log_files import open_file
 
 ANY: Final = Expect.any()
 SIZE: Final = 700

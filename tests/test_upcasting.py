@@ -6,7 +6,9 @@ What every store has to do with old events is in the contract (`eventlog.testing
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import eventlog
 from eventlog import RunContext, Runner, snapshots
 from eventlog.audit.snapshots import check_snapshots
 from eventlog.codec import REGISTRY, Reading, Registry, event, retire, split
+from eventlog.codec.upcasting import is_same_function
 from eventlog.errors import InvalidInput
 from eventlog.events import run_stream
 from eventlog.log import Expect, NewEvent, Retired, RunLog, Snapshot
@@ -194,6 +197,44 @@ retire("flagged_anew", registry=registry)
 
 
 # ── what upcasters get and give ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _holding(held: Any, default: Any = None) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def upcast(old: dict[str, Any], given: Any = default) -> dict[str, Any]:
+        return {**old, "held": held, "given": given}
+
+    return upcast
+
+
+def _one_way(old: dict[str, Any]) -> dict[str, Any]:
+    return {**old, "way": 1}
+
+
+def _another_way(old: dict[str, Any]) -> dict[str, Any]:
+    return {**old, "way": 2}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (_holding(1), _holding(1), True),
+        (_holding(1), _holding(2), False),
+        (_holding(1, default="a"), _holding(1, default="b"), False),
+        (_holding(1, default="a"), _holding(1, default="a"), True),
+        (_holding(_one_way), _holding(_one_way), True),
+        (_holding(_one_way), _holding(_another_way), False),
+        (_holding(_one_way), _holding(1), False),
+        (_one_way, _another_way, False),
+        (_one_way, dict, False),
+        (dict, dict, True),
+        (operator.itemgetter("a"), operator.itemgetter("b"), False),
+        (functools.partial(_one_way), functools.partial(_one_way), False),
+        (7, 7.0, False),
+        ("text", "".join(["te", "xt"]), True),
+    ],
+)
+def test_functions_are_the_same_if_they_do_the_same_with_the_same(one: Any, other: Any, is_same: bool) -> None:
+    assert is_same_function(one, other) is is_same
 
 
 def test_an_upcaster_may_change_what_it_gets_and_keep_what_it_gave() -> None:
@@ -669,3 +710,128 @@ def test_the_command_line_writes_no_old_shape(cli: HereCommandLine) -> None:
     ):
         refused = cli("events", "append", "orders", "--expect", "any", "--from", "-", "--json", stdin=line)
         assert refused.status != 0 and refused.json["error"] == code
+
+
+# ── what programs are told ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def facts_of(error: InvalidInput) -> dict[str, Any]:
+    """Return what an error tells beside its path, which is that of the whole."""
+    assert error.path == "$"
+    return {name: value for name, value in error.details.items() if name != "path"}
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "message"),
+    [
+        ("made", {"type": "made", "now": ["placed"]}, "the event type 'made' was renamed placed"),
+        (
+            "changed",
+            {"type": "changed", "now": ["moved", "priced"]},
+            "the event type 'changed' was split into moved, priced",
+        ),
+        ("flagged", {"type": "flagged", "now": []}, "the event type 'flagged' was retired"),
+    ],
+)
+def test_who_writes_a_former_type_is_told_what_became_of_it(name: str, facts: dict[str, Any], message: str) -> None:
+    for ask in (known().current_version, lambda each: known().check_writable(each, 1)):
+        with pytest.raises(InvalidInput) as caught:
+            ask(name)
+        assert (caught.value.code, str(caught.value)) == ("event_type_former", message)
+        assert facts_of(caught.value) == facts
+
+
+def test_plain_data_is_written_in_todays_shape_or_a_newer_one_and_in_no_older() -> None:
+    registry = known()
+    registry.check_writable("placed", 2)
+    registry.check_writable("placed", 3)
+    registry.check_writable("unknown", 1)
+    with pytest.raises(InvalidInput) as caught:
+        registry.check_writable("placed", 1)
+    assert caught.value.code == "schema_version_old"
+    assert facts_of(caught.value) == {"type": "placed", "found": 1, "known": 2}
+    assert [registry.current_version(name) for name in ("placed", "moved")] == [2, 1]
+    with pytest.raises(InvalidInput) as caught:
+        registry.current_version("unknown")
+    assert caught.value.code == "unsupported_type"
+
+
+def test_a_conflict_names_the_type_that_was_declared() -> None:
+    for contradict in (CONTRADICTIONS["another class"], CONTRADICTIONS["a live type retired"]):
+        with pytest.raises(InvalidInput, match="'moved' belongs to Moved of schema version 1") as caught:
+            contradict(known())
+        assert facts_of(caught.value) == {"type": "moved"}
+    for name, declared in (
+        ("renamed from a live type", "moved"),
+        ("renamed in a circle", "made"),
+        ("split into itself", "x"),
+        ("split into a version that is not there yet", "x"),
+        ("a target whose version is too low", "ahead"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            CONTRADICTIONS[name](known())
+        assert facts_of(caught.value) == {"type": declared}, name
+
+
+def test_where_an_unreadable_event_stands_is_said_where_it_is_known() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        known().read("placed", 2, b"[]")
+    assert facts_of(caught.value) == {"type": "placed", "schema_version": 2}
+    with pytest.raises(InvalidInput, match=r"^position 7 of stream 'a': a stored 'changed' of schema") as caught:
+        known().read("changed", 1, b'{"price":"no"}', position=7, stream="a")
+    assert facts_of(caught.value) == {
+        "type": "changed",
+        "schema_version": 1,
+        "position": 7,
+        "stream": "a",
+    }
+    with pytest.raises(InvalidInput) as caught:
+        known().read("changed", 1, b"{}", position=7, stream="a")
+    assert caught.value.details["step"] == "the split of 'changed'"
+
+
+def test_the_step_that_went_wrong_is_named() -> None:
+    registry = Registry()
+    registry.split(lambda old: (old["to"], old), "changed", into=("moved",))
+    for body in (b'{"to":"elsewhere"}', b'{"to":"moved"}', b'{"to":7}'):
+        with pytest.raises(InvalidInput) as caught:
+            registry.read("changed", 1, body)
+        assert caught.value.details["step"] == "the split of 'changed'", body
+    with pytest.raises(InvalidInput, match="it holds a list, and an upcaster takes a mapping"):
+        known().read("placed", 1, b"[]")
+
+
+def test_a_schema_version_is_a_whole_number_from_1_to_65535() -> None:
+    registry = Registry()
+    registry.split(_decide, "changed", into={"moved": 65_535})
+    wrong: list[Any] = [0, -1, 65_536, True, 1.0, "1", None]
+    for version in wrong:
+        with pytest.raises(InvalidInput) as caught:
+            registry.split(_decide, "other", into={"moved": version})
+        assert caught.value.code == "invalid_argument"
+        with pytest.raises(InvalidInput) as caught:
+            registry.register(Listed, "other", schema_version=version)
+        assert caught.value.code == "invalid_argument"
+
+
+def test_a_type_is_known_by_its_struct_with_the_version_that_it_is_written_in() -> None:
+    registry = known()
+    assert [registry.type_of(cls) for cls in (Placed, Moved)] == [("placed", 2), ("moved", 1)]
+    assert {Placed, Moved, Priced} <= registry.classes()
+    with pytest.raises(InvalidInput, match="Listed is not registered") as caught:
+        registry.type_of(Listed)
+    assert caught.value.code == "unsupported_type"
+    assert registry.knows("placed", 1) and registry.knows("flagged", 9) and registry.knows("altered", 1)
+    assert not registry.knows("placed", 3) and not registry.knows("unknown", 1)
+
+
+def test_a_decorator_declares_in_the_registry_that_it_is_given() -> None:
+    registry = Registry()
+    options: dict[str, Any] = {"schema_version": 2, "upcast": {1: _same}, "registry": registry}
+    assert event("listed", renamed_from=("noted",), **(options | {"upcast": {1: _counted}}))(Placed) is Placed
+    assert registry.read("noted", 1, b'{"sku":"a","amount":1}') == ("listed", "noted", Placed("a", 1), True)
+    assert split("changed", into=("listed",), renamed_from=("altered",), **options)(_decide) is _decide
+    assert registry.known_version("altered") == 2
+    retire("flagged", "marked", registry=registry)
+    assert registry.reading("flagged", 1).is_retired and registry.reading("marked", 1).is_retired
+    assert not REGISTRY.is_known("listed") and not REGISTRY.is_known("flagged")

@@ -633,3 +633,10 @@ def test_different_arguments_have_different_digests_and_some_have_none() -> None
     endless.append(endless)
     for args in ((Custom(),), (endless,), ("\ud800",), ({1: 2},)):
         assert digest_of(args) is None
+
+
+@pytest.mark.parametrize("annotation", [Any, list[Any], dict[str, Any]])
+def test_a_stored_value_that_is_nested_without_end_is_an_invalid_event(annotation: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        codec_for(annotation).decode(b'{"a":' * 50_000 if annotation == dict[str, Any] else b"[" * 100_000)
+    assert caught.value.code == "invalid_event"

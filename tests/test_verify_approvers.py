@@ -12,8 +12,8 @@ import pytest
 from eventlog.audit.verify import PinnedApprover, Trust
 from eventlog.signing.ed25519 import PrivateKey
 from tests.command_line import HereCommandLine
-from tests.logs import open_file
 from tests.proven_log import APPROVER, ProvenLog, approve, build, check, enrol_approver, propose_run
+from tools.campaigns.storage.log_files import open_file
 
 OTHER: Final = PrivateKey.from_seed(b"other".ljust(32, b"."))
 

@@ -16,8 +16,9 @@ import pytest
 from eventlog.audit.verify import Finding, OutsideHead, Trust, Verdicts, verify
 from eventlog.stores import SqliteLog
 from tests.attacker import attacking
-from tests.logs import open_file
 from tests.proven_log import ProvenLog, build, check
+from tools.campaigns.bit_flips.damages import drop_guards, flips
+from tools.campaigns.storage.log_files import open_file
 
 NOTE, APPROVAL = 5, 11
 COLUMNS: Final = (
@@ -53,9 +54,7 @@ class Editor:
 
     def __init__(self, path: Path) -> None:
         self._connection: Final = sqlite3.connect(path, isolation_level=None)
-        for (name,) in self.rows("SELECT name FROM sqlite_schema WHERE type = 'trigger'"):
-            self._connection.execute(f"DROP TRIGGER {name}")
-        self._connection.execute("PRAGMA ignore_check_constraints = ON")
+        drop_guards(self._connection)
 
     def rows(self, statement: str, *arguments: Any) -> list[Any]:
         return self._connection.execute(statement, arguments).fetchall()
@@ -76,22 +75,6 @@ async def verdicts_on(log: SqliteLog, trust: Trust, run: str | None = None) -> V
         return Finding(verdict="ok")
 
     return await verify(log, run=run, artifacts=log.artifacts, views=no_views, trust=trust)
-
-
-def flips(value: Any) -> Iterator[Any]:
-    """Give a stored value with each of its bits flipped; the numbers that SQLite can hold, and texts byte by byte."""
-    match value:
-        case int():
-            yield from (value ^ 1 << bit for bit in range(63))
-        case bytes():
-            for bit in range(8 * len(value)):
-                flipped = bytearray(value)
-                flipped[bit // 8] ^= 1 << bit % 8
-                yield bytes(flipped)
-        case str():
-            yield from flips(value.encode())
-        case None:
-            yield from (b"\1" * 16, "x")
 
 
 @pytest.mark.parametrize("column", COLUMNS)

@@ -20,8 +20,8 @@ from eventlog.signing.log_keys import rotate
 from eventlog.stores.subject_keys import SubjectKeys
 from tests.attacker import attacking
 from tests.command_line import environment
-from tests.logs import open_file
 from tests.proven_log import ProvenLog, build, check, take_notes
+from tools.campaigns.storage.log_files import open_file
 
 NOTE, PROPOSAL, APPROVAL = 5, 9, 11
 
@@ -280,7 +280,7 @@ async def no_views() -> Finding:
 _DIES_UNSIGNED = """
 import asyncio, os, signal, sys
 from eventlog.audit.heads import LocalSigner
-from tests.logs import open_file
+from tools.campaigns.storage.log_files import open_file
 from tests.proven_log import take_notes
 
 async def main():

@@ -34,7 +34,7 @@ from eventlog.signing.statements import key_id_of
 from eventlog.stores import MemoryLog, SqliteLog
 from eventlog.testing.clock import FakeClock
 from tests.attacker import attacking
-from tests.effect_runs import Receiver, runner_of
+from tests.effect_runs import Receiver, give_verdict, runner_of
 from tests.proven_log import check
 from tests.signed_runs import ANNA, PAY, SIGNED, events_of, paying, prepared_scene
 from tests.test_intent_proofs import Wavering, fail_once, started, wavering
@@ -199,7 +199,7 @@ async def test_a_verdict_of_a_person_and_the_undoing_of_an_effect_are_clean(log:
     scene.action.fails.append(ValueError("no answer"))
     with pytest.raises(OutcomeUnknown):
         await scene.runner.resume("run-2")
-    await scene.runner.reconcile("run-2", "not_executed", evidence="looked")
+    await give_verdict(scene.runner, "not_executed", run_id="run-2")
     await scene.runner.resume("run-2")
     await assert_clean(log, 3)
 

@@ -25,8 +25,8 @@ from eventlog.signing.ed25519 import PrivateKey
 from eventlog.signing.notes import make_verifier_key
 from tests.attacker import attacking
 from tests.command_line import Ended, HereCommandLine
-from tests.logs import open_file
 from tests.proven_log import ProvenLog, build, check, propose_run, take_notes
+from tools.campaigns.storage.log_files import open_file
 
 NOTE, LATE_NOTE, PROPOSAL, APPROVAL, SIZE = 5, 13, 9, 11, 18
 STRANGER: Final = PrivateKey.from_seed(b"stranger".ljust(32, b"."))

@@ -36,6 +36,7 @@ from eventlog.runtime.runner import Runner
 from eventlog.views import ViewEvent, as_view_event
 from projections import RUNS, RunsProjection, RunsTable, SqliteView, differences, runs_view, wanted_requests
 from projections.projection import Row
+from tests.effect_runs import give_verdict
 
 
 class NextRevision(RunsProjection):
@@ -393,7 +394,7 @@ async def compensates(runner: Runner) -> Any:
 
 
 def settles(verdict: str) -> Command:
-    return lambda runner: runner.reconcile("run-1", verdict, evidence="seen")
+    return lambda runner: give_verdict(runner, verdict, evidence="seen")
 
 
 @pytest.mark.parametrize(

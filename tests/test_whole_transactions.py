@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests import child, whole_scenarios
-from tests.faults import build_shim, shim_environment
+from tests import whole_scenarios
 from tests.needs import need, need_command
+from tools.campaigns.processes import child
+from tools.campaigns.storage.libc_faults import build_shim, shim_environment
 
 Run = Callable[..., Any]
 
@@ -59,9 +60,16 @@ def test_append_behind_an_erasure_in_doubt_is_not_written_by_the_same_connection
 
 
 def test_view_write_whose_sync_fails_is_told_as_unknown_and_the_log_goes_on(run: Run) -> None:
-    seen = run(whole_scenarios.view_write_sync_fails)
+    seen = run(whole_scenarios.view_write_fails, "sync")
     assert seen.pop("barriers") >= 1
+    assert seen.pop("counted") in (1, 2)
     assert seen == {"told": "commit_outcome_unknown", "hits": 1, "state": "open"}
+
+
+def test_view_write_that_fails_is_told_as_definite_and_the_log_is_opened_again_for_the_next(run: Run) -> None:
+    seen = run(whole_scenarios.view_write_fails, "write")
+    assert seen.pop("barriers") >= 1
+    assert seen == {"told": "store_io_error", "hits": 1, "state": "poisoned", "counted": 1}
 
 
 def test_head_whose_keeping_fails_at_the_sync_poisons_the_connection_and_the_log_goes_on(run: Run) -> None:
@@ -72,7 +80,7 @@ def test_head_whose_keeping_fails_at_the_sync_poisons_the_connection_and_the_log
 
 @pytest.mark.parametrize("works", ["works", "fails"])
 def test_restore_whose_sync_fails_is_told_as_the_log_has_it(run: Run, works: str) -> None:
-    seen = run(whole_scenarios.restore_sync_fails, 1, works)
+    seen = run(whole_scenarios.restore_fails, "sync", 1, works)
     assert seen["hits"] == 1 and "barrier_recorded" in seen["types"]
     declared = {"told": "declared", "incarnations": 2}
     lost = {"told": "store_io_error", "incarnations": 1}
@@ -81,5 +89,16 @@ def test_restore_whose_sync_fails_is_told_as_the_log_has_it(run: Run, works: str
 
 
 def test_restore_without_a_fault_is_declared_without_a_barrier(run: Run) -> None:
-    seen = run(whole_scenarios.restore_sync_fails, 0, "fails")
+    seen = run(whole_scenarios.restore_fails, "sync", 0, "fails")
     assert seen == {"told": "declared", "hits": 0, "incarnations": 2, "types": ["noted", "noted", "log_restored"]}
+
+
+def test_restore_whose_write_fails_is_not_declared(run: Run) -> None:
+    seen = run(whole_scenarios.restore_fails, "write", 1, "fails")
+    assert seen == {"told": "store_io_error", "hits": 1, "incarnations": 1, "types": ["noted", "noted"]}
+
+
+def test_restore_on_a_disk_that_keeps_failing_is_told_as_unknown(run: Run) -> None:
+    seen = run(whole_scenarios.restore_fails, "sync", whole_scenarios.KEEPS_FAILING, "fails")
+    assert seen["told"] == "commit_outcome_unknown"
+    assert seen["types"].count("log_restored") == seen["incarnations"] - 1

@@ -12,9 +12,9 @@ import pytest
 
 import eventlog
 from eventlog import Policy, RunContext, Worker
-from eventlog.errors import InvalidInput, StoreBusy, StoreUnavailable
+from eventlog.errors import InvalidInput, LogCorrupt, StoreBusy, StoreUnavailable
 from eventlog.events import ClaimRenewed
-from eventlog.log import Append, AppendResult, RunLog, Snapshot, StreamSlice
+from eventlog.log import Append, AppendResult, CaughtUp, RunLog, Snapshot, StreamSlice
 from eventlog.testing.clock import FakeClock
 from tests.workflow_runs import Calls, effect, events_of, runner_for, types_in, until, until_logged
 
@@ -322,6 +322,40 @@ async def test_a_worker_is_idle_though_a_run_cannot_be_driven_here(log: RunLog, 
     failing.errors = [OSError("of the disk")] * 1000
     await Worker(runner_for(failing, clock, quick)).run(until_idle=True)
     assert failing.failed == 1
+
+
+async def test_a_feed_that_breaks_ends_the_worker_and_says_why(log: RunLog, clock: FakeClock) -> None:
+    async def breaks(**_: Any) -> AsyncIterator[Any]:
+        yield CaughtUp(0)
+        yield CaughtUp(0)
+        raise LogCorrupt("hash_mismatch", "an event was changed", stream="run:run-1")
+
+    log.subscribe = breaks  # type: ignore[method-assign, assignment]
+    with pytest.raises(LogCorrupt):
+        await Worker(runner_for(log, clock, quick)).run()
+
+
+async def test_two_runs_of_one_dead_process_are_both_taken_up(tmp_path: Path, clock: FakeClock) -> None:
+    @eventlog.workflow
+    async def long(run: RunContext) -> None:
+        await run.step("work", asyncio.sleep, 1000 if stuck else 0)
+
+    stuck = [True]
+    async with eventlog.open(tmp_path / "log.db", clock=clock) as log:
+        holder = runner_for(log, clock, long)
+        holding = [asyncio.create_task(holder.start(long, run_id)) for run_id in ("run-1", "run-2")]
+        for run_id in ("run-1", "run-2"):
+            await until_logged(log, "run_claimed", run_id)
+        await until(lambda: len(holder.workflows._drives) == 2)
+        stuck.clear()
+        holder.workflows._holder.close()  # it is dead now, for all that others can see
+        other = runner_for(log, clock, long)
+        await Worker(other).run(until_idle=True)
+        for run_id in ("run-1", "run-2"):
+            assert (await other.state(run_id)).status == "COMPLETED"
+        for task in holding:
+            task.cancel()
+        await asyncio.gather(*holding, return_exceptions=True)
 
 
 async def test_a_holder_that_renewed_its_claim_at_the_last_moment_is_still_looked_after(

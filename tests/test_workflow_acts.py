@@ -24,13 +24,16 @@ from eventlog.events import ResultRejected, ResumeStarted
 from eventlog.log import RunLog
 from eventlog.progress import request_of
 from eventlog.run import Status
+from eventlog.runtime.effects import Call, Report
+from eventlog.runtime.failpoints import INTENT_AFTER_COMMIT
 from eventlog.testing.clock import FakeClock
-from tests.effect_runs import LEASE_S, Asked, Gate, Looking, Receiver, Sending
+from tests.effect_runs import LEASE_S, Asked, Gate, Looking, Receiver, Sending, SlowlyAsked, give_verdict
 from tests.workflow_runs import (
     Calls,
     commits_in,
     effect,
     events_of,
+    log_until,
     progress_of,
     runner_for,
     tidy,
@@ -410,13 +413,33 @@ class TestOutcomes:
             await runner.resume("run-1")
         assert refusal.value.code == "outcome_unknown" and len(calls.names) == 1
         result = "done then" if verdict == "executed" else None
-        await runner.reconcile("run-1", verdict, evidence="we looked", result=result)
+        await give_verdict(runner, verdict, evidence="we looked", result=result)
         await runner.resume("run-1")
         await runner.signal("run-1", "go")
         outcome = await runner.resume("run-1")
         expected = {"executed": "done then", "not_executed": "done now", "abandoned": "outcome_unknown"}
         assert outcome.value == expected[verdict]
         assert len(calls.names) == (2 if verdict == "not_executed" else 1) and len(set(calls.names)) == 1
+
+    async def test_a_run_goes_on_behind_the_verdict_on_an_effect_in_which_its_process_died(
+        self, log: RunLog, clock: FakeClock, calls: Calls
+    ) -> None:
+        @eventlog.workflow
+        async def flow(run: RunContext) -> Any:
+            return [await run.act("apply", {}, output="x"), await run.step("after", calls("after"))]
+
+        def runner(log: RunLog) -> eventlog.Runner:
+            policies = {"apply": Policy(auto=True)}
+            return runner_for(log, clock, flow, actions=[effect(calls)], policies=policies)
+
+        await runner(log).start(flow, "run-1")
+        calls.forget()
+        (begun,) = [event.position async for event in log.read_all() if event.type == "resume_started"]
+        async with log_until(log, begun, clock) as left:
+            settled = await give_verdict(runner(left), "executed", evidence="it is there", result="done then")
+            assert settled.status == "RUNNING" and progress_of(settled.run).owner is None
+            assert (await runner(left).resume("run-1")).value == ["done then", "after"]
+            assert calls.names == ["after"]
 
     @pytest.mark.parametrize(("action", "result"), [(Looking, "action_recovered"), (Asked, "action_recovered")])
     async def test_an_effect_whose_result_was_lost_is_found_and_not_repeated(
@@ -561,3 +584,52 @@ class TestTwoDrives:
         with pytest.raises(ClaimLost):
             await task
         assert await types_in(log) == before
+
+
+class TestLateAnswers:
+    async def test_a_drive_does_not_lose_the_run_to_itself_by_asking_what_became_of_an_effect(
+        self, log: RunLog, clock: FakeClock
+    ) -> None:
+        class Unanswered(SlowlyAsked):
+            async def execute(self, call: Call) -> Report:
+                self.receiver.receive(call)
+                raise TimeoutError("no answer")
+
+        @eventlog.workflow
+        async def flow(run: RunContext) -> Any:
+            return await run.act("send", {}, output="x")
+
+        action = Unanswered(Receiver())
+        runner = runner_for(log, clock, flow, actions=[action], policies={"send": Policy(auto=True)})
+        await runner.start(flow, "run-1")
+        resuming = asyncio.create_task(runner.resume("run-1"))
+        await action.question.wait_until_reached()
+        session = runner.workflows._drives["run-1"].session
+        await runner.signal("run-1", "hello")
+        await until(lambda: session.changes > 0)
+        action.question.open()
+        assert (await resuming).value == {"number": 1}
+        assert "result_rejected" not in await types_in(log)
+
+    async def test_a_store_that_is_too_slow_for_the_lease_ends_the_call_and_not_the_run(
+        self, log: RunLog, clock: FakeClock, calls: Calls
+    ) -> None:
+        stands_still = 5
+
+        def reach(point: str) -> None:
+            nonlocal stands_still
+            if point == INTENT_AFTER_COMMIT and stands_still:
+                stands_still -= 1
+                clock.advance(LEASE_S / 2 + 1)
+
+        @eventlog.workflow
+        async def flow(run: RunContext) -> Any:
+            return await run.act("apply", {}, output="x")
+
+        policies = {"apply": Policy(auto=True)}
+        runner = runner_for(log, clock, flow, actions=[effect(calls)], policies=policies, reach=reach)
+        with pytest.raises(ActionFailed) as failure:
+            await runner.start(flow, "run-1")
+        assert (failure.value.code, stands_still) == ("lease_used_up", 2)
+        assert (await runner.resume("run-1")).status == "COMPLETED"
+        assert (stands_still, calls.names) == (0, ["apply"])

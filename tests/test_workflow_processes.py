@@ -21,11 +21,11 @@ from eventlog.log import RecordedEvent
 from eventlog.runtime.failpoints import EFFECT_AFTER, EFFECT_INSIDE
 from eventlog.stores import SqliteLog
 from eventlog.stores.clock import SystemClock
-from tests import child
 from tests import workflow_process_scenarios as scenarios
-from tests.logs import assert_whole, open_file
 from tests.paused_agent import World, repeated
-from tests.waiting import until
+from tools.campaigns.processes import child
+from tools.campaigns.processes.waiting import until
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

@@ -112,7 +112,7 @@ async def _told(runner: Runner, run: Run, clock: FakeClock, chance: random.Rando
             await runner.edit(run.run_id, args={"n": chance.random()}, approves=chance.random() < 0.5, **named)
         case 9 if request is not None:
             verdict = chance.choice(["executed", "not_executed", "abandoned"])
-            await runner.reconcile(run.run_id, verdict, evidence="seen", **named)
+            await runner.reconcile(run.run_id, verdict, evidence="seen", at_version=run.version, **named)
         case 10:
             clock.advance(chance.choice([1, 40, 1000]))
             await runner.expire(run.run_id)

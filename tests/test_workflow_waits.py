@@ -12,9 +12,9 @@ import pytest
 
 import eventlog
 from eventlog import RunContext
-from eventlog.errors import InvalidInput, Refused, WaitTimedOut
-from eventlog.events import SignalReceived
-from eventlog.log import RunLog
+from eventlog.errors import EventTypeUnknown, InvalidInput, Refused, WaitTimedOut
+from eventlog.events import SignalReceived, run_stream
+from eventlog.log import Append, Expect, NewEvent, RunLog
 from eventlog.testing.clock import FakeClock
 from tests.workflow_runs import (
     Calls,
@@ -235,6 +235,23 @@ class TestSignals:
                 assert progress_of(await runner.state("run-1")).is_ready
                 outcome = await runner.resume("run-1")
             assert outcome.value == "here"
+
+    async def test_one_to_a_run_that_a_newer_program_has_written_to_is_not_stored(
+        self, log: RunLog, clock: FakeClock
+    ) -> None:
+        @eventlog.workflow
+        async def flow(run: RunContext) -> Any:
+            return await run.wait_for_signal("go")
+
+        runner = runner_for(log, clock, flow)
+        await runner.start(flow, "run-1")
+        await runner.signal("run-1", "other")
+        newer = NewEvent("thing_of_a_newer_program", {})
+        await log.append_reserved([Append(run_stream("run-1"), [newer], Expect.exists())])
+        for _ in range(2):
+            with pytest.raises(EventTypeUnknown):
+                await runner.signal("run-1", "go")
+        assert (await types_in(log))[-2:] == ["signal_received", "thing_of_a_newer_program"]
 
 
 class TestTimers:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import dataclasses
 import errno
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -41,6 +41,8 @@ from eventlog.runtime.actions import directories, write_file
 from eventlog.runtime.actions.write_file import WriteFile
 from eventlog.runtime.effects import Action, Call, Conflicted, Executed, Promise, Recovered, Report
 from eventlog.runtime.failpoints import CRASH_STATUS, EFFECT_INSIDE, Reach, pass_by
+from eventlog.stores import exclusive_rename
+from tests.fuse_mounts import mounted_without
 from tests.needs import need, need_command
 
 T = TypeVar("T")
@@ -554,6 +556,14 @@ def test_a_file_with_more_in_it_than_its_size_is_a_conflict_without_a_hash() -> 
         assert (report.reason, report.existing_content_hash, report.existing_content) == (REUSED, None, None)
 
 
+def test_a_directory_that_no_system_can_flush_is_passed() -> None:
+    """As `/proc`, which stands above the file here: what is in it needs no flush to be found again."""
+    need(os.path.exists("/proc/self/comm"), "/proc")
+    report = perform(a_call(f"/proc/{os.getpid()}/comm"))
+    assert isinstance(report, Conflicted)
+    assert report.reason == REUSED
+
+
 def test_a_target_that_cannot_be_read_is_a_failure_at_first_and_unknown_later(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(CONTENT.encode())
     (tmp_path / "t").chmod(0)
@@ -780,55 +790,8 @@ def test_an_answer_to_the_link_that_leaves_it_open_is_unknown(tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
 
 
-FUSE_WITHOUT_LINKS: Final = """
-import errno, os, sys
-import mfusepy as fuse
-
-class NoLinks(fuse.Operations):
-    use_ns = True
-    def __init__(self, root): self.root = root
-    def getattr(self, path, fh=None):
-        seen = os.lstat(self.root + path)
-        names = ("st_mode", "st_nlink", "st_size", "st_uid", "st_gid")
-        return {**{name: getattr(seen, name) for name in names}, "st_mtime": seen.st_mtime_ns}
-    def readdir(self, path, fh): return [".", "..", *os.listdir(self.root + path)]
-    def open(self, path, flags): return os.open(self.root + path, flags)
-    def create(self, path, mode, fi=None): return os.open(self.root + path, os.O_RDWR | os.O_CREAT, mode)
-    def read(self, path, size, offset, fh): return os.pread(fh, size, offset)
-    def write(self, path, data, offset, fh): return os.pwrite(fh, data, offset)
-    def truncate(self, path, length, fh=None): os.truncate(self.root + path, length)
-    def unlink(self, path): os.unlink(self.root + path)
-    def rename(self, old, new): os.rename(self.root + old, self.root + new)
-    def mkdir(self, path, mode): os.mkdir(self.root + path, mode)
-    def release(self, path, fh): os.close(fh)
-    def fsync(self, path, datasync, fh): os.fsync(fh)
-
-fuse.FUSE(NoLinks(sys.argv[1]), sys.argv[2], foreground=True, nothreads=True)
-"""
-
-
-@contextmanager
-def fuse_without_links(tmp_path: Path) -> Iterator[Path]:
-    (tmp_path / "behind").mkdir()
-    (tmp_path / "mount").mkdir()
-    server = subprocess.Popen([sys.executable, "-c", FUSE_WITHOUT_LINKS, tmp_path / "behind", tmp_path / "mount"])
-    try:
-        deadline = time.monotonic() + 10
-        while not os.path.ismount(tmp_path / "mount"):
-            assert server.poll() is None and time.monotonic() < deadline, "the FUSE server did not start"
-            time.sleep(0.01)
-        yield tmp_path / "mount"
-    finally:
-        subprocess.run(["umount", str(tmp_path / "mount")])
-        server.terminate()
-        server.wait()
-
-
 def test_a_real_file_system_without_links(tmp_path: Path) -> None:
-    need(os.geteuid() == 0 and os.path.exists("/dev/fuse"), "FUSE")
-    need_command("fusermount3")
-    need(importlib.util.find_spec("mfusepy") is not None, "mfusepy, which the extra `dev` brings")
-    with fuse_without_links(tmp_path) as mount:
+    with mounted_without("links", tmp_path) as mount:
         (mount / "probe").write_text("x")
         with pytest.raises(OSError):
             os.link(mount / "probe", mount / "probe2")
@@ -1045,3 +1008,91 @@ def test_no_descriptor_is_left_open(outside: Path) -> None:
         with suppress(ActionFailed):
             perform(a_call(path), root)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# ── what changes between two looks ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_that_was_in_the_way_and_has_gone_is_a_definite_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    publish = write_file._publish
+
+    def gone_again(effect: Any) -> bool:
+        has_made_it = publish(effect)
+        target.unlink()
+        return has_made_it
+
+    monkeypatch.setattr(write_file, "_publish", gone_again)
+    failure = refusal(a_call(target, reach=somebody_writes(target, "theirs")))
+    assert failure.code == "action_failed"
+    assert "another file was there and has gone" in str(failure)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("swap", [lambda target: target.symlink_to("elsewhere"), os.mkfifo], ids=["link", "fifo"])
+def test_a_target_that_is_swapped_between_the_look_and_the_opening_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path], None]
+) -> None:
+    target = tmp_path / "target"
+    target.write_text("theirs")
+    look = write_file._require_regular
+    looks = 0
+
+    def looked_and_swapped(call: Call, status: os.stat_result) -> None:
+        nonlocal looks
+        look(call, status)
+        looks += 1
+        target.unlink()
+        swap(target)
+
+    monkeypatch.setattr(write_file, "_require_regular", looked_and_swapped)
+    before = len(os.listdir("/proc/self/fd"))
+    failure = refusal(a_call(target))
+    assert (failure.code, looks) == ("target_not_regular", 1)
+    assert len(os.listdir("/proc/self/fd")) == before, "what was opened is closed again"
+
+
+def test_a_c_library_without_the_exclusive_rename_is_refused_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exclusive_rename, "_SYMBOL", "rename_of_no_library")
+    monkeypatch.setattr(write_file, "_link", lambda effect: False)
+    failure = refusal(a_call(tmp_path / "target"))
+    assert failure.code == "atomic_create_unsupported"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["log.db", "log.db-wal", "log.db.owners/lock", "log.db.artifacts/x"])
+def test_a_file_of_the_log_is_refused_also_by_an_effect_that_nobody_checked(tmp_path: Path, name: str) -> None:
+    (tmp_path / "log.db.owners").mkdir()
+    (tmp_path / "log.db.artifacts").mkdir()
+    call = dataclasses.replace(a_call(tmp_path / name), place=str(tmp_path / "log.db"))
+    failure = refusal(call)
+    assert failure.code == "path_not_allowed"
+    assert "belongs to the log" in str(failure)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_folder_that_cannot_be_flushed_makes_no_file_and_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inner").mkdir()
+
+    def broken(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(directories, "flush", broken)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises((ActionFailed, OSError)):
+        perform(a_call("inner/target"), root=tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert list((tmp_path / "inner").iterdir()) == []
+
+
+def test_without_the_confining_system_call_the_way_is_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directories, "_HAS_OPENAT2", False)
+    (tmp_path / "inner").mkdir()
+    assert isinstance(perform(a_call("inner/target"), root=tmp_path), Executed)
+    assert (tmp_path / "inner" / "target").read_bytes() == CONTENT.encode()

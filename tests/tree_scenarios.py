@@ -19,8 +19,8 @@ from eventlog.log import Append
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite import database
 from eventlog.testing.log_contract import assert_sound, assert_tree
-from tests.faults import Faults
-from tests.logs import open_file
+from tools.campaigns.storage.libc_faults import Faults
+from tools.campaigns.storage.log_files import open_file
 
 __all__ = [
     "appends",

@@ -1,4 +1,4 @@
-"""Erasures, restores and kept heads on storage that fails. Each function runs in a child (`tests/child.py`)."""
+"""Erasures, restores and kept heads on storage that fails. Each function runs in a child."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Final
 from eventlog import EventLogError, Expect, NewEvent
 from eventlog.stores import SqliteLog
 from eventlog.stores.sqlite.file_lock import FileLock
-from tests.faults import FOR_EVER, Faults
-from tests.logs import open_file
 from tests.signers import MemorySigner
+from tools.campaigns.storage.libc_faults import FOR_EVER, Faults, Operation
+from tools.campaigns.storage.log_files import open_file
 
 Answer = dict[str, Any]
 _ANY: Final = Expect.any()
@@ -64,19 +64,20 @@ async def append_meets_what_an_erasure_has_left(path: str) -> Answer:
         }
 
 
-async def view_write_sync_fails(path: str) -> Answer:
-    """The sync of a view's COMMIT fails once."""
+async def view_write_fails(path: str, operation: Operation) -> Answer:
+    """The sync of a view's COMMIT fails once, or its first write."""
     faults = Faults()
     async with open_file(path) as log:
         await log.append("a", _SOME, expect=_ANY)
         await log.create_table("CREATE TABLE own_counts (n INTEGER)")
-        faults.arm("sync", errno.EIO, files="-wal")
+        faults.arm(operation, errno.EIO, files="-wal")
         try:
             told = str(await log.write_view(_count))
         except EventLogError as error:
             told = error.code
-        hits, barriers = faults.disarm("sync"), await _barriers(log)
-        return {"told": told, "hits": hits, "barriers": barriers, "state": (await log.health()).state}
+        hits, state = faults.disarm(operation), (await log.health()).state
+        counted = await log.write_view(_count)
+        return {"told": told, "hits": hits, "state": state, "counted": counted, "barriers": await _barriers(log)}
 
 
 async def kept_head_sync_fails(path: str) -> Answer:
@@ -95,18 +96,18 @@ async def kept_head_sync_fails(path: str) -> Answer:
         return {"hits": hits, "state": state, "barriers": barriers, "kept": kept, "signed": signer.sizes}
 
 
-async def restore_sync_fails(path: str, times: str, works: str) -> Answer:
-    """The sync of the COMMIT that begins an incarnation fails."""
+async def restore_fails(path: str, operation: Operation, times: str, works: str) -> Answer:
+    """The sync of the COMMIT that begins an incarnation fails, or its first write."""
     faults = Faults()
     async with open_file(path) as log:
         await log.append("a", _SOME, expect=_ANY)
-    faults.arm("sync", errno.EIO, files="-wal", times=int(times), works=works == "works")
+    faults.arm(operation, errno.EIO, files="-wal", times=int(times), works=works == "works")
     try:
         async with open_file(path, restored="the disk broke"):
             told = "declared"
     except EventLogError as error:
         told = error.code
-    hits = faults.disarm("sync")
+    hits = faults.disarm(operation)
     async with open_file(path) as log:
         ids = len(await log.log_ids())
         types = [event.type async for event in log.read_all()]
@@ -115,7 +116,8 @@ async def restore_sync_fails(path: str, times: str, works: str) -> Answer:
 
 def _count(connection: sqlite3.Connection) -> int:
     connection.execute("INSERT INTO own_counts VALUES (1)")
-    return 1
+    count: int = connection.execute("SELECT count(*) FROM own_counts").fetchone()[0]
+    return count
 
 
 async def _barriers(log: SqliteLog) -> int:

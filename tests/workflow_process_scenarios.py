@@ -1,4 +1,4 @@
-"""What one of several processes does with the workflow runs of a log. Each function runs in a child (`tests/child.py`).
+"""What one of several processes does with the workflow runs of a log. Each function runs in a child.
 
 What steps and receivers did is in the files of a `World` (`tests/paused_agent.py`), whatever became of the process.
 """
@@ -34,9 +34,9 @@ from eventlog.log import Expect
 from eventlog.runtime.effects import Finding
 from eventlog.runtime.failpoints import EFFECT_INSIDE, pass_by
 from eventlog.stores import SqliteLog
-from tests.logs import open_file
 from tests.paused_agent import World, saw
-from tools.take_overs import stop_at
+from tools.campaigns.storage.log_files import open_file
+from tools.campaigns.take_overs.stopping import stop_at
 
 __all__ = [
     "CLAIMED",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from eventlog.log import EventLog
-from tests.logs import assert_whole, open_file
+from tools.campaigns.storage.log_files import assert_whole, open_file
 
 __all__ = ["BlockingFeed", "LogThread", "checked_log", "first", "taken"]
 
