@@ -262,7 +262,10 @@ class TestAppends:
             before(log, "step_completed", never)
         runner, others = runner_for(log, clock, flow), {asyncio.current_task()}
         running = asyncio.create_task(runner.start(flow, "run-1"))
-        await until(lambda: bool(runner.workflows._drives) and bool(session_of(runner)._queue))
+        for _ in range(100_000):  # a turn at a time: in the next one the append begins
+            if runner.workflows._drives and session_of(runner)._queue:
+                break
+            await asyncio.sleep(0)
         if is_appending:
             await until(lambda: stands_still.is_set() and bool(session_of(runner)._queue))
         for task in asyncio.all_tasks() - others:

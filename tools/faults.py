@@ -6,10 +6,10 @@
     python tools/faults.py --list                              the campaigns, their faults and their controls
     python tools/faults.py --readme FILE                       the table of the README, from what --json wrote
 
-`--fast`, the default, takes a few minutes; `--long` an hour and a half on two cores. After each campaign its controls run:
-something is broken in a copy of the engine, and the campaign has to say so. `--scale X` multiplies all counts. The
-exit status is 0 only if every campaign held with the counts that it is meant to reach and every control fired; what
-this machine cannot do is skipped with a visible line, and with CI=true has failed.
+`--fast`, the default, takes a few minutes; `--long` an hour and a half on two cores. Behind the campaigns their
+controls run: something is broken in a copy of the engine, and the campaign has to say so. `--scale X` multiplies all
+counts. The exit status is 0 only if every campaign held with the counts that it is meant to reach and every control
+fired; what this machine cannot do is skipped with a visible line, and with CI=true has failed.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ CAMPAIGN = Campaign(
     invariants=("I1", "I2", "I5", "I6", "I8", "I9", "I10"),
     run=run,
     goals={
-        "images": Goal(fast=40_000, long=1_000_000, control=60_000),
+        "images": Goal(fast=40_000, long=1_000_000, control=240_000),
         "compound": Goal(fast=1_000, long=100_000, control=1),
         "recoveries": Goal(fast=25, long=1_000, control=1),
-        "tails": Goal(fast=20, long=300, control=24),
-        "killed in an effect": Goal(fast=1, long=20, control=1),
+        "tails": Goal(fast=20, long=300, control=100),
+        "killed in an effect": Goal(fast=1, long=20, control=8),
     },
     controls=(
         Control(
