@@ -361,19 +361,16 @@ def test_depth_is_limited_in_structs_as_in_plain_data() -> None:
     assert refusal(nested(500))[0] == "payload_too_deep"
 
 
-@pytest.mark.parametrize(
-    "levels",
-    [
-        pytest.param(900, marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="newer Pythons read so deep")),
-        20_000,
-    ],
-    ids=["than msgspec reads", "than Python walks"],
-)
+@pytest.mark.parametrize("levels", [900, 20_000], ids=["than msgspec reads", "than Python walks"])
 def test_what_is_nested_deeper_than_can_be_read_is_refused_though_the_limit_allows_it(levels: int) -> None:
     data: list[Any] = []
     for _ in range(levels):
         data = [data]
     limits = Limits(depth=10**6)
+    if levels < 10_000 and sys.version_info >= (3, 12):  # newer Pythons read so deep, and then it comes back the same
+        body = REGISTERED.encode(Everything(anything=data), limits)
+        assert REGISTERED.decode("everything_happened", 1, body) == Everything(anything=data)
+        return
     assert refusal(Everything(anything=data), limits=limits) == ("payload_too_deep", "$")
     if levels > 10_000:
         assert refusal(data, limits=limits) == ("payload_too_deep", "$")
