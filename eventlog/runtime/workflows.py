@@ -223,11 +223,18 @@ class Workflows:
         if progress.due_us is not None and progress.due_us <= self._now_us(run):
             return True
         for wait in progress.waits:
+            if wait.type == "approval" and self._is_decided(run, wait.node_id):
+                return True
             if wait.type == "outcome" and self._can_be_asked(run, wait.node_id):
                 return True
             if wait.type == "child" and await self._has_moved(wait.child_run_id or ""):
                 return True
         return False
+
+    def _is_decided(self, run: Run, key: str) -> bool:
+        """Say whether people have decided on a request that the run waits for, as before it paused."""
+        request = request_of(run, key)
+        return request is not None and request.status is not Status.WAITING_FOR_USER
 
     def _can_be_asked(self, run: Run, key: str) -> bool:
         """Say whether an effect of which nobody knows can be asked about, or tried again."""

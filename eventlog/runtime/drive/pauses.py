@@ -183,6 +183,10 @@ class Pauses:
                 self._pausing = asyncio.create_task(self._pause())
 
     async def _pause(self) -> None:
+        if any(future.done() for future in self._blocked):  # something has come since: they look at it first
+            self._pausing = None
+            self._look()
+            return
         if not self._replay.is_over and not self.is_stopping:
             await self._replay.end()
             self._pausing = None
