@@ -671,6 +671,18 @@ async def test_a_key_ends_at_its_very_last_microsecond(clock: FakeClock) -> None
     assert (recourse(asked, 1_000, 999), recourse(asked, 1_000, 1_000)) == ("retry", "ask")
 
 
+async def test_nothing_is_sent_again_that_may_arrive_when_the_key_is_forgotten(
+    clock: FakeClock, make_runner: MakeRunner
+) -> None:
+    action = Sending(Receiver(), Promise.KEYED, key_lifetime_s=60.0, request_life_s=10.0)
+    assert recourse(action, 60_000_000, 49_999_999) == "retry"
+    assert recourse(action, 60_000_000, 50_000_000) == "unknown"
+    await orphaned(make_runner, action, EFFECT_AFTER)
+    clock.advance(50)
+    await assert_refused_as_unknown(make_runner(action))
+    assert action.receiver.requests == 1
+
+
 async def test_a_clock_that_jumps_back_brings_no_key_back_to_life(
     log: RunLog, clock: FakeClock, make_runner: MakeRunner
 ) -> None:

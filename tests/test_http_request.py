@@ -746,8 +746,21 @@ async def test_within_the_keys_lifetime_the_request_is_sent_again(log: SqliteLog
     runner = await approved(log, action_for(receiver, key_lifetime_s=600), receiver.url, clock=clock)
     with pytest.raises(OutcomeUnknown):
         await runner.resume("run-1")
-    clock.advance(590)
+    clock.advance(559)  # for a call lasts 40 s at most
     assert (await runner.resume("run-1")).result == "executed"
+
+
+async def test_a_request_that_may_arrive_when_its_key_is_forgotten_is_not_sent_again(
+    log: SqliteLog, receiver: Receiver
+) -> None:
+    clock = FakeClock(time.time_ns() // 1000)
+    receiver.plan(drops)
+    runner = await approved(log, action_for(receiver, key_lifetime_s=600), receiver.url, clock=clock)
+    with pytest.raises(OutcomeUnknown):
+        await runner.resume("run-1")
+    clock.advance(561)
+    await assert_refused_as_unknown(runner)
+    assert len(receiver.seen) == 1
 
 
 async def test_a_person_can_say_that_it_was_executed(log: SqliteLog, receiver: Receiver) -> None:

@@ -53,6 +53,7 @@ from eventlog.runtime.effects import (
     Report,
     TransactionalAction,
     is_fenced,
+    is_key_known,
     key_lifetime_s_of,
     recourse,
     request_life_s_of,
@@ -387,7 +388,7 @@ class _Attempt:
     def _is_key_over(self) -> bool:
         """Say whether the key has ended since the recourse was found."""
         until_us = self._effect.key_until_us(self._run)
-        return until_us is not None and self._attempts.now_us(self._run) >= until_us
+        return until_us is not None and not is_key_known(self._action, until_us, self._attempts.now_us(self._run))
 
     async def _begin(self, claims: RunClaimed | None, deadline_us: int) -> None:
         """Make the intent durable. Raises RunConflict if another was first, and what refuses another attempt."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Protocol, assert_never, runtime_checkable
+from typing import Any, Final, Literal, Protocol, assert_never, runtime_checkable
 
 import msgspec
 
@@ -49,10 +49,13 @@ __all__ = [
     "TransactionalAction",
     "compensation_of",
     "is_fenced",
+    "is_key_known",
     "key_lifetime_s_of",
     "recourse",
     "request_life_s_of",
 ]
+
+_MICRO: Final = 1_000_000
 
 
 class Promise(StrEnum):
@@ -153,7 +156,10 @@ class Action(Protocol):
         inspect(call)       `Inspectable`: ask the receiver and change nothing
         key_lifetime_s      seconds for which the receiver knows an op_key; a KEYED action must have it
         request_life_s      seconds for which a request may still be under way after its sender died (0 by default):
-                            until then the receiver's "no" is not final
+                            until then the receiver's "no" is not final, and a KEYED action is not tried again when
+                            no more than that is left of its key. As a key's lifetime it is counted by the wall
+                            clock of whoever asks, never before the log's last event: leave room for how far the clocks
+                            of the hosts are apart
         is_fenced           True if a CHECKABLE action's receiver refuses a second effect by itself, as a unique index
                             does; else nothing is tried while a resumer that was overruled may still be at work
         compensation        the name of the action that undoes this one; it is called with
@@ -213,6 +219,11 @@ class Inspectable(Protocol):
 Recourse = Literal["retry", "ask", "unknown"]
 
 
+def is_key_known(action: object, key_until_us: int, now_us: int) -> bool:
+    """Say whether the receiver still knows the op_key when a request that is sent now arrives, at the latest."""
+    return now_us + round(request_life_s_of(action) * _MICRO) < key_until_us
+
+
 def recourse(action: Action | TransactionalAction, key_until_us: int | None, now_us: int) -> Recourse:
     """Return what may be done about an effect that has begun and has no result."""
     can_ask = isinstance(action, Inspectable)
@@ -221,7 +232,7 @@ def recourse(action: Action | TransactionalAction, key_until_us: int | None, now
             return "retry"
         case Promise.CHECKABLE:
             return "ask" if can_ask else "retry"
-        case Promise.KEYED if key_until_us is not None and now_us < key_until_us:
+        case Promise.KEYED if key_until_us is not None and is_key_known(action, key_until_us, now_us):
             return "retry"
         case Promise.KEYED:
             return "ask" if can_ask else "unknown"

@@ -60,6 +60,7 @@ class Receivers:
         self.under_way: Final[Counter[str]] = Counter()
         """How many requests of each op_key may still come."""
         self.longest_s: Final = disk.weather.longest_s
+        self.request_life_s: Final = self.longest_s + 2 * clock_error_s + 0.001
         self.key_life_s: Final = key_life_s
         self.clock_error_s: Final = clock_error_s
         self._known_s: Final = 0.0 if is_forgetful else key_life_s + 2 * clock_error_s
@@ -177,7 +178,7 @@ class _Asked(_Sent):
     def __init__(self, receivers: Receivers, kind: str) -> None:
         super().__init__(receivers, kind)
         if kind == "asked":
-            self.request_life_s: Final = receivers.longest_s + 2 * receivers.clock_error_s + 0.001
+            self.request_life_s: Final = receivers.request_life_s
 
     async def inspect(self, call: Call) -> Finding:
         """Ask whether it has happened."""
@@ -200,6 +201,7 @@ class _Keyed(_Sent):
     def __init__(self, receivers: Receivers, kind: str) -> None:
         super().__init__(receivers, kind)
         self.key_lifetime_s: Final = receivers.key_life_s
+        self.request_life_s: Final = receivers.request_life_s
 
 
 _ACTIONS: Final[dict[str, type[_Sent]]] = {

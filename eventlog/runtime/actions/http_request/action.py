@@ -6,8 +6,8 @@
     4  read the answer; its status decides (`answer`), whatever becomes of its body
 
 From step 3 on, no answer means: it may have happened. The next attempt sends the same bytes with the same key, and the
-receiver answers what it answered first. It may do so for `key_lifetime_s` seconds after the first intent; then nothing
-is sent by itself any more, and a person reconciles.
+receiver answers what it answered first. It may do so for `key_lifetime_s` seconds after the first intent. What could
+arrive later than that is not sent by itself any more, and a person reconciles.
 
 One request is one connection: no reuse, no automatic repetition, no cookies, no proxy and no password from the
 environment. Needs the extra `http` (httpx).
@@ -63,9 +63,9 @@ class HttpRequest:
     with a few of the headers, the body as text (null if it is none), and the digest and size of the body as it is kept:
     decoded, without secrets, and cut at `max_response_bytes`.
 
-    `key_lifetime_s` is how long the receiver is known to remember a key. Give it somewhat less than it promises: what
-    begins within that time may arrive `timeout_s` + `in_flight_wait_s` later, which is how long a call lasts at most;
-    it is to be shorter than half of the runner's lease. `timeout_s` is for one exchange, answer included.
+    `key_lifetime_s` is how long the receiver remembers a key, `timeout_s` is for one exchange, answer included. A call
+    lasts `timeout_s` + `in_flight_wait_s` at most; that is to be shorter than half of the runner's lease, and none is
+    made again when no more than that is left of the key.
     `in_flight_wait_s` is for how long a request that the receiver is still working at (409) is asked after.
 
     `allows` are the origins, or URLs, at or below which a target must lie; None is any. `secrets` are the values that
@@ -107,6 +107,7 @@ class HttpRequest:
         self._secrets: Final = secrets
         self._timeout_s: Final = _number("timeout_s", timeout_s)
         self._in_flight_wait_s: Final = _number("in_flight_wait_s", in_flight_wait_s, may_be_zero=True)
+        self.request_life_s: Final = self._timeout_s + self._in_flight_wait_s
         self._max_request_bytes: Final = _number("max_request_bytes", max_request_bytes, may_be_zero=True)
         self._max_response_bytes: Final = int(_number("max_response_bytes", max_response_bytes, may_be_zero=True))
         self._follows_redirects: Final = follows_redirects
