@@ -29,7 +29,15 @@ from eventlog.runtime.outcomes import Outcome
 from eventlog.runtime.retries import Retry
 from eventlog.runtime.undisturbed import undisturbed
 from eventlog.scanning import Scanner
-from eventlog.stores import MemoryLog, SqliteLog, artifacts, erased_artifacts, refused_secrets, signer_calls
+from eventlog.stores import (
+    MemoryLog,
+    SqliteLog,
+    artifacts,
+    erased_artifacts,
+    refused_secrets,
+    signer_calls,
+    subject_keys,
+)
 from eventlog.stores.artifacts import ArtifactFolder
 from eventlog.stores.signer_calls import SignerCalls
 from eventlog.stores.sqlite import connection as connections
@@ -70,6 +78,25 @@ def open_files() -> Iterator[None]:
 
 
 # ── artifacts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_temporary_file_that_is_swept_before_its_writer_has_locked_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, swept = fcntl.flock, list[str]()
+
+    def sweeps_first(fd: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and not swept:
+            directory = os.open(os.path.dirname(os.readlink(f"/proc/self/fd/{fd}")), os.O_RDONLY)
+            swept.extend(os.listdir(directory))
+            artifacts._remove_if_left(directory, swept[0])
+            os.close(directory)
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", sweeps_first)
+    folder = ArtifactFolder(str(tmp_path / "artifacts"))
+    assert folder.put(DATA) == DIGEST and folder.get(DIGEST) == DATA
+    assert len(swept) == 1
 
 
 def test_an_artifact_is_kept_where_the_file_system_has_no_links(
@@ -412,6 +439,39 @@ def test_a_key_that_another_process_destroys_between_two_looks_is_destroyed(
     with pytest.raises(Refused) as caught:
         keys.key_for("ann", may_create=False)
     assert caught.value.code == "subject_erased"
+
+
+def test_of_two_that_make_the_key_of_a_subject_at_the_same_moment_the_first_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = (SubjectKeys(tmp_path / "keys", wrapping_key=bytes(32)) for _ in range(2))
+    link_new, made = subject_keys._link_new, list[tuple[bytes, bytes]]()
+
+    def they_are_first(path: str, data: bytes) -> bool:
+        if path.split("/")[-2] == "subjects" and not made:
+            made.append((b"", b""))
+            made[0] = theirs.key_for("ann", may_create=True)
+        return link_new(path, data)
+
+    monkeypatch.setattr(subject_keys, "_link_new", they_are_first)
+    assert ours.key_for("ann", may_create=True) == made[0]
+    assert ours.key_ids() == [made[0][0]]
+
+
+def test_a_key_whose_maker_has_not_flushed_its_name_is_used_only_when_the_name_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = SubjectKeys(tmp_path / "keys", wrapping_key=bytes(32)).key_for("ann", may_create=True)
+    others = SubjectKeys(tmp_path / "keys", wrapping_key=bytes(32))
+    sync_folder, synced = subject_keys._sync_folder, list[str]()
+
+    def noted(path: str | Path) -> None:
+        synced.append(str(path))
+        sync_folder(path)
+
+    monkeypatch.setattr(subject_keys, "_sync_folder", noted)
+    assert [others.key_for("ann", may_create=True) for _ in range(2)] == [made, made]
+    assert synced == [str(tmp_path / "keys" / "subjects")]
 
 
 class Signer:

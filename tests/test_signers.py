@@ -391,6 +391,23 @@ def test_a_full_disk_signs_nothing_and_the_next_head_stands_whole(key: Path, mon
     assert signer.sign(A.request(2, 6)).head.size == 6
 
 
+def test_heads_whose_file_another_has_made_and_not_flushed_by_name_are_given_out_when_it_is(
+    key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LocalSigner(key).sign(A.request(0, 2))
+    flush_folder_of, flushed = head_file.flush_folder_of, list[str]()
+
+    def noted(path: str) -> None:
+        flushed.append(path)
+        flush_folder_of(path)
+
+    monkeypatch.setattr(head_file, "flush_folder_of", noted)
+    signer = LocalSigner(key)
+    signer.sign(A.request(2, 5))
+    signer.sign(A.request(5, 7))
+    assert flushed == [str(heads(key))]
+
+
 def test_what_a_crash_has_left_may_be_longer_than_a_line(key: Path) -> None:
     LocalSigner(key).sign(A.request(0, 2))
     with heads(key).open("ab") as file:

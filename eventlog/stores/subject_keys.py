@@ -190,7 +190,9 @@ class SubjectKeys:
             text = _read(path)
             if text is None:
                 return None
-            key_id = self._ids[path] = _id_in(path, text)
+            key_id = _id_in(path, text)
+            _sync_folder(os.path.dirname(path))  # whoever linked it may not have come to flush its name
+            self._ids[path] = key_id
         return key_id
 
     def _make(self, subject: str) -> bytes:

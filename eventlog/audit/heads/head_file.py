@@ -81,6 +81,7 @@ class HeadFile:
         self._threads: Final = threading.Lock()
         self._start: int | None = None  # where what was read begins; None before the first look, and after damage
         self._end = 0
+        self._is_name_durable = False
         self._identity: tuple[int, int] | None = None
 
     @contextmanager
@@ -206,8 +207,9 @@ class HeadFile:
             os.lseek(descriptor, self._end, os.SEEK_SET)
             write_all(descriptor, spelled)
             os.fsync(descriptor)
-            if self._end == 0:
+            if not self._is_name_durable:  # whoever made the file may not have come to flush its name
                 flush_folder_of(self.path)
+                self._is_name_durable = True
         except OSError as error:
             with suppress(OSError):  # it may be there or not; nobody is told of it, and the next one settles it
                 os.ftruncate(descriptor, self._end)
