@@ -99,7 +99,6 @@ class Verdicts:
         may_act_again: bool,
     ) -> Run | None:
         """Append a verdict, behind a claim if one is needed; None if the run has moved. Raises what refuses it."""
-        is_settled = True
         try:
             claims = self._attempts.fence(run, run.open_intent, owner)
             are_over = self._attempts.are_strays_over(run, claims)
@@ -114,12 +113,11 @@ class Verdicts:
             if claims is not None and run.step is not None:
                 # The verdict needs the run for no longer than this.
                 events = (*events, *_free(whole))
-            is_settled = False
-            has_appended = await self._streams.has_appended(run, events, actor)
-            is_settled = True
-        finally:
-            if is_settled:  # nothing of this owner is open in the log, and nobody will ask whether it lives
-                forget(owner, self._place)
+        except BaseException:
+            forget(owner, self._place)
+            raise
+        has_appended = await self._streams.has_appended(run, events, actor)  # what raises may have appended a claim
+        forget(owner, self._place)  # nothing of this owner is open in the log, and nobody will ask whether it lives
         if has_appended and claims is not None:
             self._attempts.forget_dead(run.open_intent, claims)
         if has_appended and isinstance(decision, Refusal):
