@@ -91,6 +91,8 @@ CAMPAIGN: Final = Campaign(
     goals={
         "seeds": Goal(fast=3_000, long=300_000, control=3_000),
         "clock jumps": Goal(fast=1_000, long=100_000, control=1),
+        "crashes": Goal(fast=300, long=30_000, control=1),
+        "suspensions": Goal(fast=300, long=30_000, control=1),
     },
     controls=(
         Control(
