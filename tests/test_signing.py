@@ -221,6 +221,10 @@ def test_what_is_no_key_of_ours_is_told_apart(tmp_path: Path) -> None:
         read_key_file(tmp_path / "absent")
     with refused("key_unusable"):
         read_key_file(tmp_path)
+    if Path("/proc/self/mem").exists():
+        with pytest.raises(InvalidInput, match="Input/output error") as raised:
+            read_key_file("/proc/self/mem")  # it opens, and its first byte cannot be read
+        assert raised.value.code == "key_unusable"
 
 
 def test_without_the_extra_one_line_names_it() -> None:

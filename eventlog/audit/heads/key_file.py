@@ -43,14 +43,14 @@ def read_key_file(path: str | os.PathLike[str]) -> PrivateKey:
     name = os.fspath(path)
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            _check_mode(name, os.fstat(descriptor).st_mode)
+            pem = os.read(descriptor, _MAX_BYTES)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError) as error:
         why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         raise InvalidInput("key_unusable", f"the key file {name!r} cannot be read: {why}") from error
-    try:
-        _check_mode(name, os.fstat(descriptor).st_mode)
-        pem = os.read(descriptor, _MAX_BYTES)
-    finally:
-        os.close(descriptor)
     try:
         return PrivateKey.from_pem(pem)
     except InvalidInput as error:
