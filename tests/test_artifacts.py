@@ -469,6 +469,39 @@ class TestBackup:
             assert os.listdir(target.parent) == []
             await log.backup(target)
 
+    async def test_a_copy_that_failed_where_no_folder_can_be_opened_is_in_the_way_of_no_other(
+        self, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(*_: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        async with open_file(path) as log:
+            await fill(log)
+            monkeypatch.setattr(backup, "_give_name", fails)
+            monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # it opens what it removes
+            assert await refusal_of(log.backup(tmp_path / "b.db")) == ("store_io_error", None)
+            monkeypatch.undo()
+            await log.backup(tmp_path / "b.db")
+        await assert_copy(tmp_path / "b.db")
+
+    async def test_a_folder_that_can_neither_be_given_back_its_name_is_removed_as_it_is(
+        self, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        target = tmp_path / "copy" / "b.db"
+        target.parent.mkdir()
+
+        def fails(*_: object) -> None:
+            monkeypatch.setattr(os, "rename", fails)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        async with open_file(path) as log:
+            await fill(log)
+            monkeypatch.setattr(backup, "_give_name", fails)
+            assert await refusal_of(log.backup(target)) == ("store_io_error", None)
+            monkeypatch.undo()
+            assert os.listdir(target.parent) == []
+            await log.backup(target)
+
     async def test_a_folder_that_is_not_there_is_a_coded_error(self, path: Path, tmp_path: Path) -> None:
         async with open_file(path) as log:
             assert await refusal_of(log.backup(tmp_path / "none" / "b.db")) == ("store_cannot_open", None)

@@ -144,7 +144,7 @@ def _publish(partial: str, target: str, *, has_artifacts: bool) -> None:
     except BaseException as error:
         _take_back(target, made)
         if has_artifacts:
-            shutil.rmtree(folder, ignore_errors=True)
+            _take_back_artifacts(folder, artifacts_beside(partial))
         if isinstance(error, FileExistsError):
             raise _exists(target) from error
         raise
@@ -156,7 +156,7 @@ def _publish_artifacts(partial: str, folder: str) -> None:
         os.rename(partial, folder)  # fails if there is one by now that holds anything
     except OSError as error:
         if _is_at(folder, made):
-            shutil.rmtree(folder, ignore_errors=True)
+            _take_back_artifacts(folder, partial)
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise _exists(folder) from error
         raise
@@ -203,6 +203,14 @@ def _take_back(target: str, made: os.stat_result) -> None:
     if _is_at(target, made):
         with suppress(OSError):  # an error that brought us here counts more
             os.unlink(target)
+
+
+def _take_back_artifacts(folder: str, partial: str) -> None:
+    """Give the folder its first name again, under which it is in nobody's way, should it not be removed."""
+    try:
+        os.rename(folder, partial)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_at(path: str, made: os.stat_result) -> bool:
