@@ -111,17 +111,25 @@ def scanned(raw: sqlite3.Connection, one: Scan, after: int = 0) -> list[tuple[in
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_version_of_a_schema_that_a_flipped_bit_has_turned_into_nothing_is_damage(
-    path: Path, rows: Rows, raw: sqlite3.Connection
+@pytest.mark.parametrize(
+    ("was", "is_now", "edit"),
+    [
+        ("schema_version INTEGER NOT NULL", "schema_version INTEGER         ", "schema_version = NULL"),
+        ("salt BLOB", "salt ANY ", "salt = 7"),
+        ("salt BLOB", "salt ANY ", "salt = 7, body = NULL"),
+        ("salt BLOB", "salt ANY ", "salt = '0123456789abcdef'"),
+    ],
+)
+def test_a_cell_that_a_flipped_bit_has_given_another_type_is_damage(
+    path: Path, rows: Rows, raw: sqlite3.Connection, was: str, is_now: str, edit: str
 ) -> None:
-    was, is_now = "schema_version INTEGER NOT NULL", "schema_version INTEGER         "
     raw.execute("PRAGMA writable_schema = ON")
     for before, after in ((was, is_now), (is_now, was)):
         raw.execute("UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'events'", (before, after))
         with closing(sqlite3.connect(path, isolation_level=None)) as editor:  # one that has read the schema by now
             if after == is_now:
                 editor.execute("PRAGMA ignore_check_constraints = ON")
-                assert editor.execute("UPDATE events SET schema_version = NULL WHERE position = 1").rowcount == 1
+                assert editor.execute(f"UPDATE events SET {edit} WHERE position = 1").rowcount == 1
     with pytest.raises(LogCorrupt, match="position 1"):
         positions(rows, raw, {})
 

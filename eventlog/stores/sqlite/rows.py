@@ -489,17 +489,18 @@ class Rows:
             _,
         ) = row
         stream, type_name, actor = self._streams[stream_id][0], self._types[type_id], self._actors[actor_id]
-        if cause == NO_ID or correlation == b"" or (salt is not None and len(salt) != SALT_SIZE):
+        has_salt = type(salt) is bytes and len(salt) == SALT_SIZE
+        if cause == NO_ID or correlation == b"" or not (has_salt or salt is None):
             raise _mismatch(row)
-        if body_kind == BODY_PLAIN and stored is not None and salt is not None:
-            body = plain_body(salt, stored)
-        elif salt is not None:
-            message = f"the body of position {position} is gone, and its salt is not"
-            raise LogCorrupt("body_missing", message, position=position, stream=stream)
-        else:
-            place = Place(log_id, position, version, stream, type_name)
-            body = self._redactions.look(connection, place, body_kind, stored)
         try:
+            if body_kind == BODY_PLAIN and stored is not None and has_salt:
+                body = plain_body(salt, stored)
+            elif has_salt:
+                message = f"the body of position {position} is gone, and its salt is not"
+                raise LogCorrupt("body_missing", message, position=position, stream=stream)
+            else:
+                place = Place(log_id, position, version, stream, type_name)
+                body = self._redactions.look(connection, place, body_kind, stored)
             return body, encode(
                 Entry(
                     log_id=log_id,
