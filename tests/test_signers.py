@@ -24,6 +24,7 @@ from eventlog.audit.heads import LocalSigner, RemoteSigner, head_file, signer_fr
 from eventlog.audit.heads import signer_service as service_module
 from eventlog.audit.heads.head_file import HeadFile, kept_heads, move_heads
 from eventlog.audit.heads.key_file import make_key_file
+from eventlog.audit.heads.new_file import flush_folder_of
 from eventlog.audit.heads.remote_signer import _UnixConnection
 from eventlog.audit.heads.signer_service import MAX_BODY_BYTES, SignerService
 from eventlog.audit.heads.witness import Witness
@@ -395,7 +396,7 @@ def test_heads_whose_file_another_has_made_and_not_flushed_by_name_are_given_out
     key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     LocalSigner(key).sign(A.request(0, 2))
-    flush_folder_of, flushed = head_file.flush_folder_of, list[str]()
+    flushed = list[str]()
 
     def noted(path: str) -> None:
         flushed.append(path)
