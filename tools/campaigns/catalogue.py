@@ -1,4 +1,4 @@
-"""All campaigns, those that take longest first. Each is imported when it is asked for: some need packages of theirs."""
+"""All campaigns, those that take longest or need several cores first. Each is imported when it is asked for: some need packages of theirs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ NAMES: Final = (
     "power_cuts",
     "simulation",
     "races",
+    "histories",
     "fuzz",
     "kills",
     "crash_pairs",
@@ -21,7 +22,6 @@ NAMES: Final = (
     "take_overs",
     "syscall_kills",
     "bit_flips",
-    "histories",
     "failpoints",
     "lifecycle",
     "load",
