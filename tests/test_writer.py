@@ -233,3 +233,23 @@ async def test_reader_that_waits_for_a_connection_when_the_log_is_closed_is_answ
             found = await asyncio.gather(*heads, return_exceptions=True)
     assert {getattr(each, "code", "read") for each in found} <= {"read", "store_busy", "engine_closed"}
     assert any(isinstance(each, StoreBusy) for each in found)
+
+
+async def test_a_poisoned_store_whose_disk_is_full_is_told_as_full_and_works_when_there_is_room(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(connection: sqlite3.Connection) -> None:
+        raise ConnectionBroken("a write could not be ended")
+
+    async def finds_no_room() -> None:
+        raise StoreUnavailable("store_full", "cannot open: database or disk is full")
+
+    async with open_file(path, busy_timeout_s=1) as log:
+        with pytest.raises(StoreUnavailable):
+            await log.write_view(breaks)
+        with monkeypatch.context() as full:
+            full.setattr(writer_of(log), "_reopen", finds_no_room)
+            with pytest.raises(StoreUnavailable, match="cannot be reopened after: a write could not be") as refusal:
+                await append(log)
+        assert refusal.value.code == "store_full"
+        assert (await append(log)).version == 1

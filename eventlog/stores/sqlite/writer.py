@@ -34,6 +34,8 @@ MAX_QUEUED_REQUESTS: Final = 20_000
 MAX_TRIES: Final = 3
 _BYTES_OF_A_VIEW_ROW: Final = 256
 """About what a row of a view is in the write-ahead log."""
+_TOLD_BEHIND_POISON: Final = frozenset({"store_full", "store_out_of_memory"})
+"""What keeps a poisoned store from being reopened and is told as what it is: somebody can see to it."""
 _IDLE_S: Final = 0.25
 _POLL_S: Final = 0.02
 _PATIENCE_S: Final = 0.2
@@ -342,7 +344,7 @@ class Writer:
         logger.error("commit_outcome_unknown", why=why, requests=len(waiting))
         give_up_s = self._clock.monotonic_s() + self._settings.settle_timeout_s
         while not self.is_lost:
-            if await self._reopen_behind_barrier(why):
+            if await self._reopen_behind_barrier(why) is None:
                 self._ask_again(waiting, why)
                 return
             if self._clock.monotonic_s() >= give_up_s:
@@ -368,28 +370,32 @@ class Writer:
         if self.is_lost:
             _answer_all(waiting, StoreUnavailable("store_identity_changed", why))
             return False
-        if await self._reopen_behind_barrier(why):
+        error = await self._reopen_behind_barrier(why)
+        if error is None:
             return True
-        _answer_all(waiting, StoreUnavailable("store_io_error", f"the store cannot be reopened after: {why}"))
+        code = error.code if error.code in _TOLD_BEHIND_POISON else "store_io_error"
+        _answer_all(waiting, StoreUnavailable(code, f"the store cannot be reopened after: {why}"))
         return False
 
-    async def _reopen_behind_barrier(self, why: str) -> bool:
+    async def _reopen_behind_barrier(self, why: str) -> EventLogError | None:
+        """Open the store again and commit a barrier; return what keeps that from being done, None if it is done."""
         await self._discard(self._connection)
         try:
             self._connection = await self._reopen()
         except EventLogError as error:
             logger.error("reopen_failed", code=error.code, why=str(error))
-            return False
+            return error
         batch = Batch([self._make_barrier(why)])
         hop = self._connection.worker.start(self._connection.transactions.commit, batch)
         outcome = await self._keeping_deadlines(hop)
-        if outcome.poison is not None or not all(isinstance(answer, list) for answer in outcome.answers):
-            logger.error("barrier_failed", why=outcome.poison or str(outcome.answers))
-            return False
+        refusals = [answer for answer in outcome.answers if isinstance(answer, EventLogError)]
+        if outcome.poison is not None or outcome.unknown is not None or refusals:
+            logger.error("barrier_failed", why=outcome.poison or outcome.unknown or str(refusals))
+            return refusals[0] if refusals else StoreUnavailable("store_io_error", "the barrier cannot be committed")
         logger.warning("store_reopened", after=why)
         self.poison = None
         self._on_commit()
-        return True
+        return None
 
     def _poison(self, why: str, *, is_lost: bool = False) -> None:
         self.poison = why
