@@ -59,6 +59,7 @@ TESTS: Final[tuple[str, ...]] = (
     "test_lost_subject_keys",
     "test_memory_log",
     "test_migration",
+    "test_moments_of_drives",
     "test_open_arguments",
     "test_own_tables",
     "test_people",
