@@ -1,4 +1,7 @@
-"""All campaigns, those that take longest or need several cores first. Each is imported when it is asked for: some need packages of theirs."""
+"""All campaigns, those that take longest or need several cores first.
+
+Each is imported when it is asked for: some need packages of theirs.
+"""
 
 from __future__ import annotations
 
