@@ -232,7 +232,7 @@ class Workflows:
         return False
 
     def _is_decided(self, run: Run, key: str) -> bool:
-        """Say whether people have decided on a request that the run waits for, as before it paused."""
+        """Say whether people have decided on a request that the run waits for: they may have before it paused."""
         request = request_of(run, key)
         return request is not None and request.status is not Status.WAITING_FOR_USER
 
