@@ -24,7 +24,7 @@ def makes_one_without_httpx() -> dict[str, object]:
     sys.modules["httpx"] = None  # type: ignore[assignment]
     is_importable = eventlog.HttpRequest.__name__ == "HttpRequest"
     try:
-        eventlog.HttpRequest(key_lifetime_s=60, allows=None)
+        eventlog.HttpRequest(key_lifetime_s=3600, allows=None)
     except eventlog.Misuse as error:
         return {"is_importable": is_importable, "code": error.code, "message": str(error)}
     return {"is_importable": is_importable}

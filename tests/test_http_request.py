@@ -935,7 +935,7 @@ async def test_without_keeping_the_library_quiet_secrets_are_found_in_the_progra
 
 
 def test_the_library_is_quiet_only_about_our_requests() -> None:
-    HttpRequest(key_lifetime_s=60, allows=None)
+    HttpRequest(key_lifetime_s=3600, allows=None)
     record = logging.LogRecord("httpcore.http11", logging.DEBUG, "", 0, "somebody else's", None, None)
     assert http_request._keep_quiet(record)
     with http_request._no_debug_log():
@@ -1059,7 +1059,7 @@ async def test_a_function_may_know_the_secrets(log: SqliteLog, receiver: Receive
 
 def test_secrets_need_a_list_of_where_they_may_go() -> None:
     with pytest.raises(InvalidInput, match="`allows`"):
-        HttpRequest(key_lifetime_s=60, allows=None, secrets=SECRETS)
+        HttpRequest(key_lifetime_s=3600, allows=None, secrets=SECRETS)
 
 
 # ── what is refused before anything is sent ───────────────────────────────────────────────────────────────────────────
@@ -1152,7 +1152,7 @@ async def test_arguments_that_cannot_be_sent_are_refused_before_any_intent(
     ],
 )
 async def test_a_url_that_is_not_allowed_or_not_plain_is_refused_before_any_intent(log: SqliteLog, url: str) -> None:
-    action = HttpRequest(key_lifetime_s=60, allows=["http://127.0.0.1"])
+    action = HttpRequest(key_lifetime_s=3600, allows=["http://127.0.0.1"])
     runner = await approved(log, action, url)
     with pytest.raises(ActionFailed) as failure:
         await runner.resume("run-1")
@@ -1168,7 +1168,7 @@ async def test_a_url_that_is_not_allowed_or_not_plain_is_refused_before_any_inte
     ],
 )
 def test_a_url_that_two_readers_could_read_differently_is_refused(url: str, why: str) -> None:
-    action = HttpRequest(key_lifetime_s=60, allows=None)
+    action = HttpRequest(key_lifetime_s=3600, allows=None)
     call = Call(run_id="r", action="http_request", args={}, output=url, op_key="0" * 64, attempt=1)
     with pytest.raises(ActionFailed) as failure:
         action.check(call)
@@ -1180,7 +1180,7 @@ def test_a_url_that_the_client_reads_differently_is_refused(monkeypatch: pytest.
     """No URL is known that is: the readings are compared, whatever a later client makes of them."""
     read = httpx.URL
     monkeypatch.setattr(httpx, "URL", lambda text: read(text.replace("127.0.0.1", "127.0.0.2")))
-    action = HttpRequest(key_lifetime_s=60, allows=["http://127.0.0.1"])
+    action = HttpRequest(key_lifetime_s=3600, allows=["http://127.0.0.1"])
     call = Call(run_id="r", action="http_request", args={}, output="http://127.0.0.1/", op_key="0" * 64, attempt=1)
     with pytest.raises(ActionFailed, match="the HTTP client reads it in another way") as failure:
         action.check(call)
@@ -1190,12 +1190,12 @@ def test_a_url_that_the_client_reads_differently_is_refused(monkeypatch: pytest.
 @pytest.mark.parametrize("url", ["http://[FE80::1]/", "http://[::FFFF:127.0.0.1]:80/", "HTTP://LOCALHOST/"])
 def test_a_host_in_upper_case_is_the_same_host(url: str) -> None:
     for allows in (None, [url.lower()]):
-        action = HttpRequest(key_lifetime_s=60, allows=allows)
+        action = HttpRequest(key_lifetime_s=3600, allows=allows)
         action.check(Call(run_id="r", action="http_request", args={}, output=url, op_key="0" * 64, attempt=1))
 
 
 def test_a_json_without_an_exact_form_is_refused_by_the_action_too() -> None:
-    action = HttpRequest(key_lifetime_s=60, allows=None)
+    action = HttpRequest(key_lifetime_s=3600, allows=None)
     args = {"json": [2**60]}
     call = Call(run_id="r", action="http_request", args=args, output="http://a/", op_key="0" * 64, attempt=1)
     with pytest.raises(ActionFailed, match="no exact canonical form") as failure:
@@ -1250,7 +1250,15 @@ def test_a_url_is_allowed_at_or_below_an_entry(entry: str, url: str, is_in: bool
 )
 def test_an_action_that_could_not_work_is_not_made(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
-        HttpRequest(**{"key_lifetime_s": 60, "allows": None, **options})
+        HttpRequest(**{"key_lifetime_s": 3600, "allows": None, **options})
+
+
+def test_a_key_that_is_forgotten_before_a_call_is_over_is_refused() -> None:
+    times = {"timeout_s": 20, "in_flight_wait_s": 40}
+    with pytest.raises(InvalidInput, match=r"forgets a key after 60 s, and a call may last 60 s") as refusal:
+        HttpRequest(key_lifetime_s=60, allows=None, **times)
+    assert refusal.value.code == "invalid_argument"
+    assert HttpRequest(key_lifetime_s=60.5, allows=None, **times).request_life_s == 60
 
 
 # ── the extra ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -360,16 +360,16 @@ def test_an_http_request_with_a_swapped_secret_is_refused_before_anything_is_sen
     url = "https://api.example.com/v1"
     meant = KeyedSecrets(SECRETS, fingerprint_key=KEY)
     args = {"headers": {"Authorization": meant.ref("TOKEN", prefix="Bearer ")}, "json": {"pin": meant.ref("PIN")}}
-    eventlog.HttpRequest(key_lifetime_s=60, allows=[url], secrets=meant).check(call_to(url, args))
+    eventlog.HttpRequest(key_lifetime_s=3600, allows=[url], secrets=meant).check(call_to(url, args))
     swapped = KeyedSecrets({**SECRETS, "TOKEN": "other"}, fingerprint_key=KEY)
     with pytest.raises(ActionFailed) as refusal:
-        eventlog.HttpRequest(key_lifetime_s=60, allows=[url], secrets=swapped).check(call_to(url, args))
+        eventlog.HttpRequest(key_lifetime_s=3600, allows=[url], secrets=swapped).check(call_to(url, args))
     assert refusal.value.code == "secret_changed"
 
 
 def test_a_header_is_a_text_and_takes_no_number() -> None:
     url = "https://api.example.com/v1"
-    action = eventlog.HttpRequest(key_lifetime_s=60, allows=[url], secrets=SECRETS)
+    action = eventlog.HttpRequest(key_lifetime_s=3600, allows=[url], secrets=SECRETS)
     with pytest.raises(ActionFailed) as refusal:
         action.check(call_to(url, {"headers": {"X-Pin": secret_ref("PIN")}}))
     assert refusal.value.code == "invalid_arguments"

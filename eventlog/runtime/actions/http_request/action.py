@@ -65,7 +65,7 @@ class HttpRequest:
 
     `key_lifetime_s` is how long the receiver remembers a key, `timeout_s` is for one exchange, answer included. A call
     lasts `timeout_s` + `in_flight_wait_s` at most; that is to be shorter than half of the runner's lease, and none is
-    made again when no more than that is left of the key.
+    made again when no more than that is left of the key. A key that does not outlast one call is refused.
     `in_flight_wait_s` is for how long a request that the receiver is still working at (409) is asked after.
 
     `allows` are the origins, or URLs, at or below which a target must lie; None is any. `secrets` are the values that
@@ -108,6 +108,12 @@ class HttpRequest:
         self._timeout_s: Final = _number("timeout_s", timeout_s)
         self._in_flight_wait_s: Final = _number("in_flight_wait_s", in_flight_wait_s, may_be_zero=True)
         self.request_life_s: Final = self._timeout_s + self._in_flight_wait_s
+        if self.key_lifetime_s <= self.request_life_s:
+            message = (
+                f"the receiver forgets a key after {key_lifetime_s:g} s, and a call may last {self.request_life_s:g} s "
+                "(timeout_s + in_flight_wait_s): none could ever be made again. Give it shorter time-outs"
+            )
+            raise InvalidInput("invalid_argument", message)
         self._max_request_bytes: Final = _number("max_request_bytes", max_request_bytes, may_be_zero=True)
         self._max_response_bytes: Final = int(_number("max_response_bytes", max_response_bytes, may_be_zero=True))
         self._follows_redirects: Final = follows_redirects
