@@ -225,6 +225,8 @@ def _matches(control: Control, shown: Shown) -> bool:
 
 def work_here(order: WorkOrder, campaign: Campaign) -> None:
     """Perform a task in this process, and write the answer; whatever the campaign raises comes out."""
+    import structlog  # noqa: F401 - the engine imports it for its first line, which would be once in each child
+
     # Where the tool runs in the background Ctrl-C is ignored, and programs that are to end by it would ignore it too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     control = next((each for each in campaign.controls if each.name == order.control), None)
