@@ -56,6 +56,7 @@ from projections import (
     SqliteView,
     built_in_views,
     check_view,
+    crashed_effects,
     inbox,
     wanted_requests,
 )
@@ -595,6 +596,19 @@ async def test_a_run_of_one_action_that_differs_from_what_people_saw_says_so_unt
         await log.write_view(lambda connection: connection.execute("UPDATE runs SET executed = 0"))
         await runner.resume("run-1")
         assert [row["refusal"] for row in await table.page()] == [None]
+
+
+async def test_more_rows_may_be_asked_for_than_sqlite_counts(tmp_path: Path) -> None:
+    view = SqliteView(RUNS)
+    async with eventlog.open(tmp_path / "log.db", views=[view, SqliteView(APPROVALS), SqliteView(EFFECTS)]) as log:
+        assert isinstance(log, SqliteLog)
+        await Runner(log).propose("run-1", PROPOSAL)
+        for limit in (2**63, 10**20):
+            assert len(await log.read_view(view.rows, None, limit)) == 1
+            assert len(await log.read_view(view.rows_where, "run_id", "run-1", limit)) == 1
+            assert len(await RunsTable(log, view).page(limit=limit)) == 1
+            assert len(await log.read_view(inbox, ("", ""), limit)) == 1
+            assert await log.read_view(crashed_effects, 0, ("", ""), limit) == []
 
 
 async def test_the_list_of_runs_says_it_without_reading_a_stream(

@@ -166,6 +166,12 @@ class TestOptions:
             assert some.error == "showing 3 of 4 (--all)\n"
             assert here(*words, "--limit", "3", "--all", status=0).err == b""
 
+    @pytest.mark.parametrize("limit", [2**63 - 1, 2**63, 10**20], ids=str)
+    def test_a_limit_beyond_the_integers_of_the_database_is_none(self, here: HereCommandLine, limit: int) -> None:
+        here("start", "r", "--output", "t", status=0)
+        for words in (("runs", "list"), ("approvals", "list")):
+            assert here(*words, "--limit", str(limit), "--json", status=0).json["shown"] == 1
+
     def test_arguments_that_are_not_utf_8_are_a_coded_error(self, here: HereCommandLine) -> None:
         for words in (("runs", "show", b"\xff"), ("tail", "--type", b"\xff"), ("--db", b"\xff.db", "runs", "list")):
             assert here(*words, "--json", status=2).json["error"] == "invalid_text"

@@ -10,6 +10,7 @@ from typing import Final
 
 from projections.projection import Row
 from projections.sqlite_views.inbox import REQUEST_COLUMNS, REQUEST_NAMES
+from projections.sqlite_views.limits import at_most
 
 __all__ = ["crashed_effects", "crashes_count"]
 
@@ -38,7 +39,7 @@ def crashed_effects(
     `attempts`, `began_at_us`, `until_us` and, as `at_work_on`, the name of the action. The views `runs`, `approvals`
     and `effects` have to be there. A limit of -1 is none.
     """
-    found = connection.execute(_CRASHED, (at_us, *after, limit))
+    found = connection.execute(_CRASHED, (at_us, *after, at_most(limit)))
     return [dict(zip(_NAMES, values, strict=True)) for values in found]
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from projections.approvals import APPROVALS
 from projections.projection import Row
+from projections.sqlite_views.limits import at_most
 
 __all__ = ["REQUEST_COLUMNS", "REQUEST_NAMES", "inbox", "inbox_size"]
 
@@ -46,7 +47,7 @@ def inbox(connection: sqlite3.Connection, after: tuple[str, str] = ("", ""), lim
     `waiting_for`, `approval_request_id`, `approval_hash` and `executed`. Both views have to be there:
     `await log.read_view(inbox)` on a log that was opened with both. No stream is read. A limit of -1 is none.
     """
-    found = connection.execute(_WANTED, (*after, limit))
+    found = connection.execute(_WANTED, (*after, at_most(limit)))
     return [dict(zip(REQUEST_NAMES, values, strict=True)) for values in found]
 
 

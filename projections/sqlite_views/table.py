@@ -18,6 +18,7 @@ from eventlog.stores.sqlite.view_registry import table_name
 from eventlog.views import Selection, ViewEntry, ViewEvent
 from projections.folding import Cache, Changes, LoadFailed, fold_events
 from projections.projection import Key, Projection, Row
+from projections.sqlite_views.limits import at_most
 
 __all__ = ["SqliteView", "UnstorableRow"]
 
@@ -187,21 +188,21 @@ class SqliteView:
         """Return up to `limit` rows in the order of their keys, those behind `after` if given."""
         keys = _listed(self._key_names)
         where = "" if after is None else f"WHERE ({keys}) > ({', '.join('?' * len(self._key_names))})"
-        arguments = (*(() if after is None else _tuple(after)), limit)
+        arguments = (*(() if after is None else _tuple(after)), at_most(limit))
         return self._found(connection, f"{self._select(None)} {where} ORDER BY {keys} LIMIT ?", arguments)
 
     def first_rows(self, connection: sqlite3.Connection, entry: ViewEntry, limit: int) -> dict[Key, Row]:
         """Return the first `limit` rows of an entry's table by key, in the order of their keys."""
         keys = self._key_names
         sql = f"{self._select(entry)} ORDER BY {_listed(keys)} LIMIT ?"
-        found = self._found(connection, sql, (limit,))
+        found = self._found(connection, sql, (at_most(limit),))
         return {tuple(row[name] for name in keys): row for row in found}
 
     def rows_where(self, connection: sqlite3.Connection, column: str, value: Any, limit: int = 1000) -> list[Row]:
         """Return up to `limit` rows that have this value in `column`, in the order of their keys."""
         assert column in self._names, "the column is one of the view's"
         sql = f"{self._select(None)} WHERE [{column}] = ? ORDER BY {_listed(self._key_names)} LIMIT ?"
-        return self._found(connection, sql, (value, limit))
+        return self._found(connection, sql, (value, at_most(limit)))
 
     def count(self, connection: sqlite3.Connection) -> int:
         """Return how many rows there are."""
