@@ -118,6 +118,8 @@ def scanned(raw: sqlite3.Connection, one: Scan, after: int = 0) -> list[tuple[in
         ("salt BLOB", "salt ANY ", "salt = 7"),
         ("salt BLOB", "salt ANY ", "salt = 7, body = NULL"),
         ("salt BLOB", "salt ANY ", "salt = '0123456789abcdef'"),
+        ("causation_id BLOB", "causation_id ANY ", "causation_id = 0"),
+        ("correlation_id TEXT", "correlation_id ANY ", "correlation_id = 0"),
     ],
 )
 def test_a_cell_that_a_flipped_bit_has_given_another_type_is_damage(
@@ -132,6 +134,8 @@ def test_a_cell_that_a_flipped_bit_has_given_another_type_is_damage(
                 assert editor.execute(f"UPDATE events SET {edit} WHERE position = 1").rowcount == 1
     with pytest.raises(LogCorrupt, match="position 1"):
         positions(rows, raw, {})
+    with pytest.raises(LogCorrupt, match="position 1"):  # where events are read that are erased or encrypted, too
+        rows.entry_page(raw, None, 0, len(SAID))
 
 
 # ── readers ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -490,7 +490,8 @@ class Rows:
         ) = row
         stream, type_name, actor = self._streams[stream_id][0], self._types[type_id], self._actors[actor_id]
         has_salt = type(salt) is bytes and len(salt) == SALT_SIZE
-        if cause == NO_ID or correlation == b"" or not (has_salt or salt is None):
+        has_cause = type(cause) is bytes and cause != NO_ID  # not 0, which is one bit away from NULL
+        if not (has_salt or salt is None) or not (has_cause or cause is None) or correlation == b"":
             raise _mismatch(row)
         try:
             if body_kind == BODY_PLAIN and stored is not None and has_salt:
