@@ -30,6 +30,7 @@ data). `CODES` explains every code; an error cannot be made with a code that is 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -59,6 +60,7 @@ __all__ = [
     "StoreUnavailable",
     "WaitTimedOut",
     "WrongExpectedVersion",
+    "code_of_os_error",
 ]
 
 
@@ -919,6 +921,14 @@ class CommitOutcomeUnknown(StoreUnavailable):
     def __init__(self, event_ids: Sequence[str], why: str) -> None:
         self.event_ids: Final = tuple(event_ids)
         super().__init__("commit_outcome_unknown", why, event_ids=list(event_ids))
+
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def code_of_os_error(error: OSError, otherwise: str) -> str:
+    """Return `store_full` if the disk, or what may be used of it, is full; else the code of what could not be done."""
+    return "store_full" if error.errno in _FULL else otherwise
 
 
 class InvalidInput(EventLogError):

@@ -31,6 +31,8 @@ from typing import Any
 import pytest
 
 from eventlog import CommitOutcomeUnknown, EventLogError, Expect, LogCorrupt, NewEvent, StoreBusy, StoreUnavailable
+from eventlog.audit.heads.new_file import write_new_file
+from eventlog.runtime.claims import Holder
 from eventlog.stores.sqlite.connection import _NO_CHECKPOINT_ON_CLOSE, Settings, _abandon, connect
 from eventlog.stores.sqlite.database import open_for_reading, open_for_writing
 from eventlog.stores.sqlite.failures import translate
@@ -201,10 +203,10 @@ def test_failed_write_of_a_commit_is_definite_and_the_log_goes_on(
 
 
 @contextmanager
-def _small_disk(folder: Path) -> Iterator[Path]:
+def _small_disk(folder: Path, options: str = "size=1m") -> Iterator[Path]:
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, timeout=10
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, timeout=10
     )
     need(mounted.returncode == 0, "the permission to mount a file system")
     try:
@@ -234,6 +236,24 @@ def test_full_disk_is_definite_reads_go_on_and_it_works_again_after_space_is_fre
     assert seen["after"] == "ok"
     assert seen["events"] == list(range(seen["appended"] + 1))
     assert seen["problems"] == []
+
+
+async def test_where_no_file_can_be_made_any_more_the_disk_is_told_as_full(tmp_path: Path) -> None:
+    need_command("mount")
+    with _small_disk(tmp_path / "disk", "size=1m,nr_inodes=1") as disk:  # the one that the disk itself has
+        makers: list[Callable[[], Any]] = [
+            lambda: Holder(str(disk / "log.db")).claim(),
+            lambda: FileLock(str(disk / "log.db.lock")),
+            lambda: write_new_file(str(disk / "log.key"), b"key"),
+        ]
+        for make in makers:
+            with pytest.raises(StoreUnavailable, match="No space left on device") as failure:
+                make()
+            assert failure.value.code == "store_full"
+        async with open_file(tmp_path / "log.db") as log:
+            with pytest.raises(StoreUnavailable, match="No space left on device") as failure:
+                await log.backup(disk / "copy.db")
+        assert failure.value.code == "store_full"
 
 
 def test_file_size_limit_is_definite_and_the_log_works_once_it_is_lifted(path: Path) -> None:

@@ -56,7 +56,7 @@ from functools import cache
 from hashlib import sha256
 from typing import Final, Literal
 
-from eventlog.errors import StoreUnavailable
+from eventlog.errors import StoreUnavailable, code_of_os_error
 from eventlog.events import Owner
 from eventlog.run import Intent
 from eventlog.stores.entropy import random_bytes
@@ -106,7 +106,8 @@ class Holder:
     def claim(self) -> Owner:
         """Return an owner that lives, for everyone who asks, until it is released or this process dies.
 
-        Raises StoreUnavailable(`store_cannot_open`) if no lock file can be made, (`engine_closed`) after `close`.
+        Raises StoreUnavailable(`store_cannot_open`, `store_full`) if no lock file can be made, (`engine_closed`) after
+        `close`.
         """
         host, boot = this_host()
         with _GUARD:
@@ -318,7 +319,8 @@ def _lock_file(path: str) -> int:
             raise
     except OSError as error:
         message = f"cannot make the lock file {path!r}, by which others see that this process lives"
-        raise StoreUnavailable("store_cannot_open", f"{message}: {error.strerror}", path=path) from error
+        code = code_of_os_error(error, "store_cannot_open")
+        raise StoreUnavailable(code, f"{message}: {error.strerror}", path=path) from error
     return descriptor
 
 

@@ -10,7 +10,7 @@ import os
 import stat
 from contextlib import suppress
 
-from eventlog.errors import InvalidInput, Misuse, StoreUnavailable
+from eventlog.errors import InvalidInput, Misuse, StoreUnavailable, code_of_os_error
 from eventlog.stores.entropy import random_bytes
 
 __all__ = ["flush_folder_of", "write_all", "write_new_file"]
@@ -22,7 +22,7 @@ def write_new_file(path: str, data: bytes, *, like: str | None = None) -> None:
     So whoever had the old one has the new one, with the same rights.
 
     Raises Misuse(`target_exists`) if something is there, InvalidInput(`invalid_argument`) for a path that names no
-    file, StoreUnavailable(`store_cannot_open`) if it cannot be made.
+    file, StoreUnavailable(`store_cannot_open`, `store_full`) if it cannot be made.
     """
     folder, name = os.path.split(path)
     if name in ("", ".", "..") or "\0" in path:
@@ -36,7 +36,7 @@ def write_new_file(path: str, data: bytes, *, like: str | None = None) -> None:
         raise Misuse("target_exists", f"{path!r} exists", path=path) from None
     except OSError as error:
         message = f"cannot make {path!r}: {error.strerror or error}"
-        raise StoreUnavailable("store_cannot_open", message, path=path) from error
+        raise StoreUnavailable(code_of_os_error(error, "store_cannot_open"), message, path=path) from error
     finally:
         with suppress(OSError):  # it was never made, or cannot be removed either
             os.unlink(draft)

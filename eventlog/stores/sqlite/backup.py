@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Final
 
-from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable
+from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable, code_of_os_error
 from eventlog.events import RUN_PREFIX
 from eventlog.stores.artifacts import (
     ARTIFACT_EVENTS,
@@ -105,7 +105,7 @@ def _make(partial: str, target: str) -> None:
         os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
         message = f"cannot create {target!r}: {error.strerror}"
-        raise StoreUnavailable("store_cannot_open", message, path=target) from error
+        raise StoreUnavailable(code_of_os_error(error, "store_cannot_open"), message, path=target) from error
 
 
 def _copy_artifacts(copy: sqlite3.Connection, source: ArtifactFolder, target: ArtifactFolder) -> bool:

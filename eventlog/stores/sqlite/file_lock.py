@@ -14,7 +14,7 @@ import threading
 import weakref
 from typing import Final
 
-from eventlog.errors import StoreUnavailable
+from eventlog.errors import StoreUnavailable, code_of_os_error
 
 __all__ = ["FileLock"]
 
@@ -34,9 +34,8 @@ class FileLock:
         try:
             self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreUnavailable(
-                "store_cannot_open", f"cannot open the lock file {path!r}: {error.strerror}"
-            ) from error
+            message = f"cannot open the lock file {path!r}: {error.strerror}"
+            raise StoreUnavailable(code_of_os_error(error, "store_cannot_open"), message) from error
         self._threads: Final = threading.Lock()
         self._counting: Final = threading.Lock()
         self._shares = 1
