@@ -1254,11 +1254,11 @@ def test_an_action_that_could_not_work_is_not_made(options: dict[str, Any]) -> N
 
 
 def test_a_key_that_is_forgotten_before_a_call_is_over_is_refused() -> None:
-    times = {"timeout_s": 20, "in_flight_wait_s": 40}
     with pytest.raises(InvalidInput, match=r"forgets a key after 60 s, and a call may last 60 s") as refusal:
-        HttpRequest(key_lifetime_s=60, allows=None, **times)
+        HttpRequest(key_lifetime_s=60, allows=None, timeout_s=20, in_flight_wait_s=40)
     assert refusal.value.code == "invalid_argument"
-    assert HttpRequest(key_lifetime_s=60.5, allows=None, **times).request_life_s == 60
+    longer = HttpRequest(key_lifetime_s=60.5, allows=None, timeout_s=20, in_flight_wait_s=40)
+    assert longer.request_life_s == 60
 
 
 # ── the extra ─────────────────────────────────────────────────────────────────────────────────────────────────────────
