@@ -155,12 +155,26 @@ class TestAReplay:
         (["sample", "--case", "try 1"], "--case needs the --seed"),
         (["sample", "--scale", "0"], "--scale has to be above 0"),
         (["sample", "--fast", "--long"], "not allowed with"),
+        (["sample", "--publish", "--no-controls"], "only whole campaigns are published"),
     ],
 )
 def test_words_that_make_no_sense_are_refused_before_anything_runs(project: Path, words: list[str], said: str) -> None:
     status, printed, report = faults(project, *words)
     assert (status, report) == (2, {})
     assert said in printed
+
+
+def test_of_some_campaigns_the_report_is_published_in_place_of_what_there_was_of_them(project: Path) -> None:
+    published = project / "tools" / "campaigns" / "published.json"
+    faults(project, "--publish", "--seed", "7")
+    faults(project, "other", "--publish", "--seed", "8")
+    whole = json.loads(published.read_bytes())
+    assert whole["seed"] == 7
+    assert {(each["campaign"], each["seed"]) for each in whole["results"]} == {("sample", 7), ("other", 8)}
+    assert len(whole["results"]) == 8
+    status, said, _ = faults(project, "other", "--publish", "--long")
+    assert (status, "of the other tier" in said) == (2, True)
+    assert json.loads(published.read_bytes()) == whole
 
 
 def test_a_scale_multiplies_the_counts_that_have_to_be_reached(project: Path) -> None:

@@ -6,10 +6,12 @@
     python tools/faults.py --list                              the campaigns, their faults and their controls
     python tools/faults.py --readme FILE                       the table of the README, from what --json wrote
 
-`--fast`, the default, takes a few minutes; `--long` an hour and a half on two cores. Behind the campaigns their
+`--fast`, the default, takes a few minutes; `--long` an hour and a quarter on two cores. Behind the campaigns their
 controls run: something is broken in a copy of the engine, and the campaign has to say so. `--scale X` multiplies all
-counts. The exit status is 0 only if every campaign held with the counts that it is meant to reach and every control
-fired; what this machine cannot do is skipped with a visible line, and with CI=true has failed.
+counts. `--publish` keeps the report for the README: that of some campaigns in place of what is kept of them.
+
+The exit status is 0 only if every campaign held with the counts that it is meant to reach and every control fired; what
+this machine cannot do is skipped with a visible line, and with CI=true has failed.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from tools.campaigns import catalogue
 from tools.campaigns.frame import reports
 from tools.campaigns.frame.campaign import Campaign, Tier
 from tools.campaigns.frame.performing import Task, WorkOrder, perform_all, work_here
-from tools.campaigns.frame.results import PASSED, Report, Result, load, save, without_details
+from tools.campaigns.frame.results import PASSED, Report, Result, load, save, with_results_of, without_details
 
 __all__ = ["main"]
 
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.json is not None:
         save(report, chosen.json)
     if chosen.publish:
-        save(without_details(report), _PUBLISHED)
+        save(without_details(with_results_of(report, load(_PUBLISHED)) if chosen.campaigns else report), _PUBLISHED)
     print(reports.last_line(report))
     return 0 if all(_is_well(each) for each in report.results) else 1
 
@@ -86,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-controls", action="store_true", help="leave the controls out")
     parser.add_argument("--jobs", type=int, default=_JOBS, metavar="N", help=f"how many at a time (here: {_JOBS})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
-    parser.add_argument("--publish", action="store_true", help="keep the report as that of the README")
+    parser.add_argument("--publish", action="store_true", help="keep the report as the README's, or as that part of it")
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     parser.add_argument("--readme", type=Path, metavar="FILE", help="print the README's table from a report")
     parser.add_argument("--work-order", help=argparse.SUPPRESS)
@@ -110,6 +112,10 @@ def _chosen(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> list
     if chosen.control is not None and chosen.control not in [each.name for each in campaigns[0].controls]:
         names = ", ".join(each.name for each in campaigns[0].controls)
         parser.error(f"{campaigns[0].name} has no control called {chosen.control}; it has {names}")
+    if chosen.publish and (chosen.case or chosen.control or chosen.no_controls or chosen.scale != 1):
+        parser.error("only whole campaigns are published, with their controls")
+    if chosen.publish and chosen.campaigns and load(_PUBLISHED).tier != ("long" if chosen.long else "fast"):
+        parser.error("what is published is of the other tier; a part of it has to be of the same")
     if not chosen.scale > 0 or chosen.jobs < 1:
         parser.error("--scale has to be above 0, and --jobs at least 1")
     return campaigns

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tools.bench.machine import Machine
 
-__all__ = ["PASSED", "Report", "Result", "Shown", "Verdict", "load", "save", "without_details"]
+__all__ = ["PASSED", "Report", "Result", "Shown", "Verdict", "load", "save", "with_results_of", "without_details"]
 
 Verdict: TypeAlias = Literal["held", "violated", "short", "stuck", "died", "skipped", "fired", "silent"]
 PASSED: Final[frozenset[Verdict]] = frozenset({"held", "fired"})
@@ -68,6 +68,12 @@ def without_details(report: Report) -> Report:
     """Return a report for others to read: without what was seen in each violation, which names places and processes."""
     results = [replace(each, violations=[replace(one, what="") for one in each.violations]) for each in report.results]
     return replace(report, results=results)
+
+
+def with_results_of(again: Report, whole: Report) -> Report:
+    """Return the whole report, with the results of a later run of some campaigns in place of those that it has."""
+    later = {(each.campaign, each.control): each for each in again.results}
+    return replace(whole, results=[later.get((each.campaign, each.control), each) for each in whole.results])
 
 
 def load(path: Path) -> Report:
