@@ -14,7 +14,7 @@ from tools.bench.machine import Machine
 from tools.campaigns import catalogue
 from tools.campaigns.frame import reports
 from tools.campaigns.frame.campaign import Campaign, Control, Goal
-from tools.campaigns.frame.results import Report, Result, Shown, load, save, without_details
+from tools.campaigns.frame.results import Report, Result, Shown, load, save, with_results_of, without_details
 
 PUBLISHED: Final = ROOT / "tools" / "campaigns" / "published.json"
 CAMPAIGN: Final = Campaign(
@@ -95,6 +95,17 @@ class TestTheTables:
         row = "| a writer is killed (F09) | nothing is lost (I1) | `kills` | **stuck**; 5 kills; no violations |"
         assert f"{row} 1 of 2; **not twice** |" in text
 
+    def test_say_what_was_run_again_and_with_which_seed(self) -> None:
+        early = result(control="early", verdict="fired")
+        whole = report(
+            result(verdict="violated", counts={"kills": 5}), early, result(control="twice", verdict="silent")
+        )
+        again = report(result(seed=8, counts={"kills": 6}), result(seed=8, control="twice", verdict="fired"))
+        text = reports.as_markdown(with_results_of(again, whole), [CAMPAIGN])
+        assert "| `kills` | 6 kills; no violations | 2 of 2 |" in text
+        assert text.endswith("SQLite s.\n`kills` was run again later, behind a change, with seed 8.\n")
+        assert "run again" not in reports.as_markdown(whole, [CAMPAIGN])
+
     def test_have_as_many_cells_in_each_row_as_in_the_head(self) -> None:
         text = reports.as_markdown(load(PUBLISHED), [catalogue.find(name) for name in catalogue.NAMES])
         assert len({line.count("|") for line in text.partition("\n\n")[0].splitlines()}) == 1
@@ -111,6 +122,7 @@ class TestTheTables:
             *((campaign.name, control.name) for campaign in campaigns for control in campaign.controls),
         }
         assert {each.verdict for each in whole.results} == {"held", "fired"}
+        assert {whole.tier, *(each.tier for each in whole.results)} == {"long"}
 
     def test_name_no_place(self) -> None:
         assert not re.search(r"(?<![\w.])/(tmp|work|root|home)/", PUBLISHED.read_text(encoding="utf-8"))
