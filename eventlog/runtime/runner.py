@@ -70,7 +70,7 @@ class Runner:
         clock: Clock | None = None,
         reach: Reach = pass_by,
     ) -> None:
-        if not 0 < lease_s <= _MAX_LEASE_S:
+        if not 0 < checked_seconds("lease_s", lease_s) <= _MAX_LEASE_S:
             raise InvalidInput(
                 "invalid_argument", f"lease_s is a number of seconds up to {_MAX_LEASE_S}, not {lease_s!r}"
             )
