@@ -53,7 +53,7 @@ ACTION: Final = "write_draft"
 
 
 _FAILPOINT: Final = "EVENTLOG_FAILPOINT"
-_NOT_WRITABLE: Final = frozenset({"store_cannot_open", "store_readonly", "store_full"})
+_NOT_WRITABLE: Final = frozenset({"store_cannot_open", "store_readonly"})
 
 
 class Opened(NamedTuple):

@@ -32,7 +32,7 @@ from typing import Final
 
 import msgspec
 
-from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable
+from eventlog.errors import InvalidInput, LogCorrupt, StoreUnavailable, code_of_os_error
 from eventlog.events import RUN_EVENTS, RUN_PREFIX
 from eventlog.log import ArtifactName, RecordedEvent
 from eventlog.scanning import Scanner
@@ -66,8 +66,6 @@ _NOT_A_FILE: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 
 _CODES: Final = {
-    errno.ENOSPC: "store_full",
-    errno.EDQUOT: "store_full",
     errno.EROFS: "store_readonly",
     errno.EACCES: "store_cannot_open",
     errno.EPERM: "store_cannot_open",
@@ -379,7 +377,7 @@ def coded_os_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        code = _CODES.get(error.errno or 0, "store_io_error")
+        code = code_of_os_error(error, _CODES.get(error.errno or 0, "store_io_error"))
         raise StoreUnavailable(code, f"{doing}: {error.strerror or error}") from error
 
 
