@@ -2,8 +2,9 @@
 
 SQLite's own way to wait for a lock starves whoever waits; the file lock lets them in one after the other. So while one
 waits, few transactions of others come in front of its own, and of all transactions none has much more than its part.
-The first holds on a machine however busy: what a process waits for a processor is told apart, by what the kernel says
-of its threads. The second is judged only where all of them had a processor for most of the time.
+What a process waits for a processor is told apart, by what the kernel says of its threads. Where all of them had one
+for most of the time, both are judged, and of the first a single wait is enough. Else the machine is busy, and stands
+still for moments of which the kernel says nothing: the second is not judged, and of the first how often it happens.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MOST_OVERTAKEN: Final = 20
 """How many transactions of others may come in front of one that waits. It is one for each other process, or two."""
 
 MOST_EXCEPTIONS: Final = 2
-"""How often that may be more in one process: a virtual processor, or a disk, stands still for a moment now and then."""
+"""How often that may be more in one process on a busy machine."""
 
 LEAST_WORKED: Final = 0.8
 """The part of a run in which every process had a processor, or waited for the disk or the lock, for shares to count."""
@@ -100,12 +101,13 @@ def _judge(work: Work, case: str, written: Sequence[Written], seconds: float, se
         return
     seen.longest_s = max(seen.longest_s, *(each.longest_s for each in written))
     seen.overtaken = max(seen.overtaken, *(each.overtaken for each in written))
-    if max(each.exceptions for each in written) > MOST_EXCEPTIONS:
+    is_busy = min(each.worked_s for each in written) < LEAST_WORKED * seconds
+    if max(each.exceptions for each in written) > (MOST_EXCEPTIONS if is_busy else 0):
         told = ", ".join(f"up to {each.overtaken}, {each.exceptions} times too many" for each in written)
         work.violation("I9", case, f"transactions of others were let in while one waited: {told}")
     counts = [each.count for each in written]
     share = max(counts) / max(1, sum(counts))
-    if min(each.worked_s for each in written) < LEAST_WORKED * seconds:
+    if is_busy:
         seen.busy += 1
         return
     seen.shares[len(written)].append(share)
