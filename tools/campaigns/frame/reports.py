@@ -89,12 +89,12 @@ def _fired(report: Report, campaign: Campaign) -> str:
 
 def _small_print(report: Report) -> list[str]:
     machine = report.machine
-    again = {each.campaign: each.seed for each in report.results if each.seed != report.seed}
+    later = {f"`{each.campaign}` (seed {each.seed})": None for each in report.results if each.seed != report.seed}
     return [
         f"`{report.command}`, {report.began}, seed {report.seed}: {last_line(report).partition(';')[0]}, in "
         f"{report.seconds / 60:.0f} minutes on {machine.cpu}, {machine.cores} cores, {machine.kernel}, "
         f"{machine.file_system}, Python {machine.python}, SQLite {machine.sqlite}.",
-        *(f"`{name}` was run again later, behind a change, with seed {seed}." for name, seed in again.items()),
+        *([f"Of a later run, behind a change, are the figures of {', '.join(later)}."] if later else []),
     ]
 
 
