@@ -42,6 +42,7 @@ from eventlog.runtime.effects import (
 )
 from eventlog.runtime.failpoints import EFFECT_AFTER, INTENT_AFTER_COMMIT, INTENT_BEFORE_COMMIT
 from eventlog.testing.clock import FakeClock
+from eventlog.times import time_text
 from tests.effect_runs import (
     LEASE_S,
     Asked,
@@ -286,8 +287,9 @@ async def test_an_owner_on_another_host_is_late_but_never_proved_dead(
     run = await runner.state("run-1")
     key = op_key(log.store_id, "run-1", "send", run.approval_hash or "")
     elsewhere = Owner(host="elsewhere", boot="b", lock="l")
-    await intent_of(log, run, elsewhere, op_key=key, deadline_us=clock.now_us() + 1_000_000)
-    with pytest.raises(RunConflict):
+    ends_us = clock.now_us() + 1_000_000
+    await intent_of(log, run, elsewhere, op_key=key, deadline_us=ends_us)
+    with pytest.raises(RunConflict, match=time_text(ends_us)):
         await runner.resume("run-1")
     clock.advance(2)
     with pytest.raises(OutcomeUnknown, match="may still come"):

@@ -70,6 +70,7 @@ from eventlog.runtime.grounds import Grounds, Prove, no_proof
 from eventlog.runtime.run_streams import MAX_REDECISIONS, printable
 from eventlog.stores.clock import Clock
 from eventlog.stores.telemetry import logger
+from eventlog.times import time_text
 
 __all__ = ["AnyAction", "Attempts", "EffectStreams", "MakeCall", "SignHead", "described", "logged"]
 
@@ -162,7 +163,8 @@ class Attempts:
         if intent is None:
             return None
         if not is_orphaned(intent, self._place, self.now_us(run)):
-            raise RunConflict(run.run_id, "another resumer is performing its effect")
+            until = time_text(intent.deadline_us)
+            raise RunConflict(run.run_id, f"another resumer is performing its effect; its claim ends at {until}")
         return self.claim(run, owner, is_stray=not is_proved_dead(intent.owner, self._place))
 
     def require_no_late_effect(self, run: Run, claims: RunClaimed | None) -> None:

@@ -38,6 +38,7 @@ from eventlog.runtime.run_streams import MAX_REDECISIONS, RunStreams, new_event
 from eventlog.runtime.session import Session
 from eventlog.runtime.tools import Tools
 from eventlog.stores.telemetry import logger
+from eventlog.times import time_text
 from eventlog.values import codec_for
 
 __all__ = ["Workflows", "by_name"]
@@ -265,7 +266,8 @@ class Workflows:
         """Take the run and drive it; None if it has moved since it was read. Raises RunConflict if it is driven."""
         progress: Progress = run.progress
         if self._is_held(run):
-            raise RunConflict(run.run_id, "another process is driving it")
+            until = f"{time_text(progress.deadline_us)}, unless it is renewed"
+            raise RunConflict(run.run_id, f"another process is driving it; its claim ends at {until}")
         before = progress.owner
         is_stray = before is not None and not is_proved_dead(before, self._tools.log.place)
         owner = self._holder.claim()

@@ -17,4 +17,5 @@ KEPT_SEEDS: Final[Mapping[str, str]] = {
     "1413486516/66303": "a run paused behind the approval that it paused for, and was refused ever after",
     "1413486516/122633": "a KEYED request was sent again shortly before its key ended, and came behind that",
     "1413486516/228669": "as 66303, in the first of two steps",
+    "2225984029/48941": "a clock set back as a run was claimed kept it from other hosts, and nobody said until when",
 }
