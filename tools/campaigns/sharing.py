@@ -2,9 +2,8 @@
 
 SQLite's own way to wait for a lock starves whoever waits; the file lock lets them in one after the other. So while one
 waits, few transactions of others come in front of its own, and of all transactions none has much more than its part.
-What a process waits for a processor is told apart, by what the kernel says of its threads. Where all of them had one
-for most of the time, both are judged, and of the first a single wait is enough. Else the machine is busy, and stands
-still for moments of which the kernel says nothing: the second is not judged, and of the first how often it happens.
+What a process waits for a processor is told apart, by what the kernel says of its threads. Of the first a single wait
+is enough, on any machine. Shares are judged where all processes had a processor for most of the time.
 """
 
 from __future__ import annotations
@@ -31,11 +30,14 @@ __all__ = ["CAMPAIGN"]
 LARGEST_SHARE: Final = {2: 0.6, 4: 0.5}
 """The largest share that one of so many processes may have."""
 
-MOST_OVERTAKEN: Final = 20
-"""How many transactions of others may come in front of one that waits. It is one for each other process, or two."""
+MOST_OVERTAKEN: Final = 150
+"""How many transactions of others may come in front of one that waits.
 
-MOST_EXCEPTIONS: Final = 2
-"""How often that may be more in one process on a busy machine."""
+Mostly it is one for each other process. But who is let in may have to wait for its turn at a processor, of which the
+kernel says nothing where it counts as asleep: in the 4 ms of a turn two others hand the lock to each other forty times
+on a fast disk. Of four on two processors, up to 85 were seen to come in front of one, with three busy programs beside
+them up to 94; without the file lock, in a second and a half, 361 to 3,179, and beside busy programs 184 or more.
+"""
 
 LEAST_WORKED: Final = 0.8
 """The part of a run in which every process had a processor, or waited for the disk or the lock, for shares to count."""
@@ -55,7 +57,7 @@ class Written(msgspec.Struct, frozen=True):
     longest_s: float
     overtaken: int
     """How many transactions of others came in front of one of its own, at the most, while it had a processor."""
-    exceptions: int
+    waits: int
     """How often those were more than `MOST_OVERTAKEN`."""
     positions: list[int]
 
@@ -101,13 +103,12 @@ def _judge(work: Work, case: str, written: Sequence[Written], seconds: float, se
         return
     seen.longest_s = max(seen.longest_s, *(each.longest_s for each in written))
     seen.overtaken = max(seen.overtaken, *(each.overtaken for each in written))
-    is_busy = min(each.worked_s for each in written) < LEAST_WORKED * seconds
-    if max(each.exceptions for each in written) > (MOST_EXCEPTIONS if is_busy else 0):
-        told = ", ".join(f"up to {each.overtaken}, {each.exceptions} times too many" for each in written)
+    if any(each.waits for each in written):
+        told = ", ".join(f"up to {each.overtaken}, {each.waits} times too many" for each in written)
         work.violation("I9", case, f"transactions of others were let in while one waited: {told}")
     counts = [each.count for each in written]
     share = max(counts) / max(1, sum(counts))
-    if is_busy:
+    if min(each.worked_s for each in written) < LEAST_WORKED * seconds:
         seen.busy += 1
         return
     seen.shares[len(written)].append(share)
@@ -193,7 +194,7 @@ def _be_writer(path: Path, number: int, seconds: float, go: int, said: int) -> N
 
 async def _write(path: Path, stream: str, seconds: float, go: int, said: int) -> Written:
     positions: list[int] = []
-    longest_s, overtaken, exceptions = 0.0, 0, 0
+    longest_s, overtaken, waits = 0.0, 0, 0
     async with open_file(path, busy_timeout_s=_BUSY_TIMEOUT_S) as log:
         os.write(said, b"+")
         select.select([go], [], [])
@@ -209,8 +210,8 @@ async def _write(path: Path, stream: str, seconds: float, go: int, said: int) ->
             longest_s = max(longest_s, now_s - before_s)
             if delay_s - before_delay_s < (now_s - before_s) * _LARGEST_DELAY:
                 overtaken = max(overtaken, result.last_position - last - 1)
-                exceptions += result.last_position - last - 1 > MOST_OVERTAKEN
-    return Written(now_s - began_s - (delay_s - began_delay_s), longest_s, overtaken, exceptions, positions)
+                waits += result.last_position - last - 1 > MOST_OVERTAKEN
+    return Written(now_s - began_s - (delay_s - began_delay_s), longest_s, overtaken, waits, positions)
 
 
 class _Delays:
