@@ -36,7 +36,7 @@ MOST_OVERTAKEN: Final = 150
 Mostly it is one for each other process. But who is let in may have to wait for its turn at a processor, of which the
 kernel says nothing where it counts as asleep: in the 4 ms of a turn two others hand the lock to each other forty times
 on a fast disk. Of four on two processors, up to 85 were seen to come in front of one, with three busy programs beside
-them up to 94; without the file lock, in a second and a half, 361 to 3,179, and beside busy programs 184 or more.
+them up to 94; without the file lock, in a second and a half, 463 to 3,179, and beside busy programs 184 or more.
 """
 
 LEAST_WORKED: Final = 0.8
