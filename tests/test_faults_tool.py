@@ -212,6 +212,15 @@ class TestWork:
         with pytest.raises(WorkDone):
             control.violation("I2", "try 2", "a gap")
 
+    def test_goes_on_under_a_control_until_what_is_broken_shows_itself_whatever_else_breaks(self) -> None:
+        control = Work(tier="long", seed=1, folder=Path(), memory=Path(), goals={}, control="some", shows="^I6 ")
+        for number in range(30):
+            control.violation("I1", f"try {number}", "another state than it should be")
+        with pytest.raises(WorkDone):
+            control.violation("I6", "try 30", "a result without its effect")
+        assert len(control.violations) == 21
+        assert control.violations[-1].invariant == "I6"
+
     def test_knows_how_often_by_tier_control_and_scale(self) -> None:
         goals = {"tries": Goal(10, 1000, 3)}
         assert Work(tier="fast", seed=1, folder=Path(), memory=Path(), goals=goals).goal("tries") == 10

@@ -165,13 +165,16 @@ class Work:
         return self.case is None or self.case == case
 
     def violation(self, invariant: str, case: str, what: str) -> None:
-        """Report that an invariant did not hold. Raises WorkDone where that is enough to know."""
+        """Report that an invariant did not hold. Raises WorkDone where that is enough to know.
+
+        What is broken on purpose breaks more than it is to show: under a control only what it shows is enough.
+        """
         assert invariant in INVARIANTS, invariant
         violation = Violation(case, invariant, what)
-        self.violations.append(violation)
-        if self.control is not None and violation.matches(self.shows):
-            raise WorkDone
-        if len(self.violations) >= MOST_VIOLATIONS:
+        is_shown = self.control is not None and violation.matches(self.shows)
+        if is_shown or len(self.violations) < MOST_VIOLATIONS:
+            self.violations.append(violation)
+        if is_shown or (self.control is None and len(self.violations) >= MOST_VIOLATIONS):
             raise WorkDone
 
     def leave_out(self, name: str, why: str) -> None:
