@@ -6,9 +6,10 @@
     python tools/faults.py --list                              the campaigns, their faults and their controls
     python tools/faults.py --readme FILE                       the table of the README, from what --json wrote
 
-`--fast`, the default, takes a few minutes; `--long` an hour and a quarter on two cores. Behind the campaigns their
-controls run: something is broken in a copy of the engine, and the campaign has to say so. `--scale X` multiplies all
-counts. `--publish` keeps the report for the README: that of some campaigns in place of what is kept of them.
+`--fast`, the default, takes a few minutes; `--long` three quarters of an hour to an hour and a quarter on two cores.
+Behind the campaigns their controls run: something is broken in a copy of the engine, and the campaign has to say so.
+`--scale X` multiplies all counts. `--publish` keeps the report for the README: that of some campaigns in place of what
+is kept of them.
 
 The exit status is 0 only if every campaign held with the counts that it is meant to reach and every control fired; what
 this machine cannot do is skipped with a visible line, and with CI=true has failed.
