@@ -107,3 +107,19 @@ def test_roots_are_found_by_their_size_and_no_other() -> None:
         roots.add(size, size.to_bytes(32, "big"))
     assert dict(roots) == {size: size.to_bytes(32, "big") for size in (3, 7, 900)}
     assert [roots.get(size) for size in (0, 4, 901)] == [None, None, None]
+
+
+@pytest.mark.parametrize("is_read_only", [True, False])
+@pytest.mark.parametrize("values", ["size = -size", "log_id = x'00'"])
+async def test_a_head_that_a_flipped_bit_has_put_out_of_sight_is_damage_for_readers_too(
+    world: ProvenLog, values: str, is_read_only: bool
+) -> None:
+    with closing(sqlite3.connect(world.path)) as connection, connection:
+        guards = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'heads_update'").fetchone()[0]
+        connection.execute("DROP TRIGGER heads_update")
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(f"UPDATE heads SET {values} WHERE size = 8")
+        connection.execute(guards)
+    async with open_file(world.path, is_read_only=is_read_only) as log:
+        problems = await log.check_file()
+    assert [(each.reason, each.message) for each in problems] == [("store_corrupt", "CHECK constraint failed in heads")]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -30,6 +32,7 @@ __all__ = ["Facts", "check_file", "migrate", "open_for_reading", "open_for_writi
 _SMALLEST_PAGE: Final = 512
 _OBJECTS: Final = """
 SELECT type || ' ' || name, CAST(sql AS BLOB), tbl_name FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"""
+_CHECK: Final = re.compile(rb"CHECK (\((?:[^()]|\([^()]*\))*\))")
 _IS_EMPTY: Final = "SELECT count(*) = 0 FROM sqlite_schema"
 _NOT_ERASED: Final = """
 SELECT e.position FROM erasures e LEFT JOIN events v USING (position)
@@ -112,12 +115,18 @@ def read_facts(connection: sqlite3.Connection) -> Facts:
     return Facts(store_id=row[0], log_ids=log_ids, format_version=_user_version(connection))
 
 
-def check_schema(connection: sqlite3.Connection) -> list[Problem]:
-    """Return how the tables and triggers differ from those that this program creates, other programs' tables apart."""
+@cache
+def _created() -> list[tuple[str, bytes, str]]:
+    """Return the tables and triggers that this program creates: what each is, its SQL, and its table."""
     with closing(sqlite3.connect(":memory:")) as fresh:
         fresh.executescript(CREATE)
-        expected = {what: sql for what, sql, _ in fresh.execute(_OBJECTS)}
-        tables = {table for _, _, table in fresh.execute(_OBJECTS)}
+        return fresh.execute(_OBJECTS).fetchall()
+
+
+def check_schema(connection: sqlite3.Connection) -> list[Problem]:
+    """Return how the tables and triggers differ from those that this program creates, other programs' tables apart."""
+    expected = {what: sql for what, sql, _ in _created()}
+    tables = {table for _, _, table in _created()}
     objects = connection.execute(_OBJECTS).fetchall()
     found = {what: sql for what, sql, _ in objects}
     missing = [f"the {what} is missing" for what in expected if what not in found]
@@ -260,10 +269,24 @@ def check_file(connection: sqlite3.Connection) -> list[Problem]:
     """
     try:
         found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(100)")]
+        found += [text for text in _failed_checks(connection) if text not in found]
         problems = [Problem(reason="store_corrupt", message=text) for text in found if text != "ok"]
         return [*problems, *check_schema(connection), *_check_rows(connection)]
     except DRIVER_ERRORS as error:
         return [Problem(reason="store_corrupt", message=str(translate(error, "cannot check the file")))]
+
+
+def _failed_checks(connection: sqlite3.Connection) -> Iterator[str]:
+    """Find rows that no insert could have made, and say so as SQLite does.
+
+    Its own check leaves CHECK constraints out where the connection cannot write: they are dropped as the schema is read
+    (`sqlite3AddCheckConstraint`). A table that is not as created is left to `check_schema`.
+    """
+    created = {sql: table for what, sql, table in _created() if what == f"table {table}"}
+    for (sql,) in connection.execute("SELECT CAST(sql AS BLOB) FROM sqlite_schema WHERE type = 'table'").fetchall():
+        checks = b" AND ".join(_CHECK.findall(sql)).decode() if sql in created else ""
+        if checks and connection.execute(f"SELECT 1 FROM {created[sql]} WHERE NOT ({checks}) LIMIT 1").fetchone():
+            yield f"CHECK constraint failed in {created[sql]}"
 
 
 def _check_rows(connection: sqlite3.Connection) -> Iterator[Problem]:
