@@ -16,6 +16,7 @@ from eventlog.audit.verify import Trust, stored_heads, verify
 from eventlog.audit.verify.tree import Roots
 from eventlog.heads import SignedHead
 from eventlog.stores import SqliteLog
+from eventlog.stores.sqlite import database
 from tests.attacker import attacking
 from tests.proven_log import ProvenLog, build, check
 from tools.campaigns.storage.log_files import open_file
@@ -114,12 +115,14 @@ def test_roots_are_found_by_their_size_and_no_other() -> None:
 async def test_a_head_that_a_flipped_bit_has_put_out_of_sight_is_damage_for_readers_too(
     world: ProvenLog, values: str, is_read_only: bool
 ) -> None:
-    with closing(sqlite3.connect(world.path)) as connection, connection:
-        guards = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'heads_update'").fetchone()[0]
-        connection.execute("DROP TRIGGER heads_update")
-        connection.execute("PRAGMA ignore_check_constraints = ON")
-        connection.execute(f"UPDATE heads SET {values} WHERE size = 8")
-        connection.execute(guards)
+    with attacking(world.path) as attacker:
+        attacker.run("PRAGMA ignore_check_constraints = ON")
+        attacker.run(f"UPDATE heads SET {values} WHERE size = 8")
     async with open_file(world.path, is_read_only=is_read_only) as log:
         problems = await log.check_file()
     assert [(each.reason, each.message) for each in problems] == [("store_corrupt", "CHECK constraint failed in heads")]
+
+
+def test_every_check_of_every_table_of_the_log_is_one_that_a_reader_looks_at() -> None:
+    created = [sql for _, sql, _ in database._created()]
+    assert sum(sql.count(b"CHECK") for sql in created) == sum(len(database._CHECK.findall(sql)) for sql in created) > 10

@@ -25,6 +25,7 @@ _MAX_ROUNDS: Final = 40
 _MAX_FAILURES: Final = 3
 _PATIENT: Final = 3
 """How many leases in a row somebody waits who is told that the run is held, before he looks until when."""
+
 _ENDED: Final = (Status.COMPLETED, Status.REJECTED, Status.EXPIRED, Status.CANCELLED, Status.COMPENSATED)
 _PEOPLE: Final = ("dora", "emil", "fred")
 _MICRO: Final = 1_000_000
