@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,7 +55,7 @@ async def in_a_group(work, case):
 
 CAMPAIGN = Campaign(
     name="NAME", title="something is tried", promise="nothing is lost", faults=("F09",), invariants=("I1",),
-    run=run, goals={"tries": Goal(3, 30, 2)},
+    run=run, goals={"tries": Goal(3, 30, 2)}, cases="try [0-9]+",
     limit_s=Goal(2, 2, 2) if os.environ.get("HOW") == "stuck" else Goal(50, 50, 50),
     controls=(
         Control("broken_ids", "ids are broken", (Break("eventlog/ids.py", "FIRST", "FIRST"),)),
@@ -76,6 +80,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         r"NAMES: Final = \(.*?\n\)", 'NAMES: Final = ("sample", "other")', catalogue.read_text(), flags=re.DOTALL
     )
     catalogue.write_text(names, encoding="utf-8")
+    shared_memory = root / "tools" / "campaigns" / "storage" / "shared_memory.py"
+    own = shared_memory.read_text().replace('Path("/dev/shm")', f"Path({str(root / 'memory')!r})")
+    shared_memory.write_text(own, encoding="utf-8")
+    for name in ("memory", "temporary"):
+        (root / name).mkdir()
     return root
 
 
@@ -124,6 +133,56 @@ class TestAVerdict:
         assert (verdicts(report), len(report["results"][0]["violations"])) == (["violated"], 20)
 
 
+@contextmanager
+def begun(project: Path, how: str, *words: str, before: Any = None) -> Iterator[subprocess.Popen[str]]:
+    """Start the tool, and wait for its first line."""
+    with subprocess.Popen(
+        [sys.executable, str(project / "tools" / "faults.py"), *words],
+        env={"PATH": "/usr/bin:/bin", "HOW": how, "TMPDIR": str(project / "temporary")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=before,
+    ) as process:
+        assert process.stdout is not None
+        assert "fast tier" in process.stdout.readline()
+        yield process
+
+
+def left_of(project: Path) -> list[str]:
+    """Return the folders and the processes of the tool that are there."""
+    folders = [str(path) for name in ("memory", "temporary") for path in (project / name).iterdir()]
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    return folders + [each.decode() for each in commands if str(project / "tools").encode() in each]
+
+
+class TestASignal:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_ends_all_at_once_and_leaves_nothing_whenever_it_comes(self, project: Path, number: int) -> None:
+        for delay_s in (0, 0.003, 0.01, 0.02, 0.05, 0.1, 0.3):
+            with begun(project, "stuck") as process:
+                time.sleep(delay_s)
+                process.send_signal(number)
+                assert process.wait(10) == 128 + number
+            assert left_of(project) == [], delay_s
+
+    def test_that_comes_again_while_all_is_being_ended_changes_nothing(self, project: Path) -> None:
+        for pause_s in (0, 0.005, 0.05, 0.06):
+            with begun(project, "stuck") as process:
+                time.sleep(0.2)
+                for _ in range(3):
+                    process.send_signal(signal.SIGINT)
+                    time.sleep(pause_s)
+                assert process.wait(10) == 128 + signal.SIGINT
+            assert left_of(project) == [], pause_s
+
+    def test_that_is_ignored_as_behind_nohup_stays_ignored(self, project: Path) -> None:
+        ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+        with begun(project, "held", "--no-controls", before=ignore) as process:
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(30) == 0
+
+
 class TestAReplay:
     def test_runs_the_case_alone_and_ends_as_it_did(self, project: Path) -> None:
         _, said, report = faults(project, "sample", "--no-controls", "--seed", "7", how="violated")
@@ -138,6 +197,13 @@ class TestAReplay:
         assert "no case 'try 10' was run" in said
         status, _, report = faults(project, "sample", "--seed", "7", "--case", "try 10", "--long")
         assert (verdicts(report), status) == (["held"], 0)
+
+    def test_of_a_control_shows_that_case_alone(self, project: Path) -> None:
+        words = ("sample", "--seed", "7", "--control", "broken_ids", "--case")
+        _, _, report = faults(project, *words, "try 1")
+        assert [each["case"] for each in report["results"][0]["violations"]] == ["try 1"]
+        status, said, _ = faults(project, *words, "try 10")
+        assert (status, "no case 'try 10' was run" in said) == (1, True)
 
     def test_has_the_same_chance_whatever_ran_before(self) -> None:
         work = Work(tier="fast", seed=7, folder=Path(), memory=Path(), goals={})
@@ -156,6 +222,9 @@ class TestAReplay:
         (["sample", "--scale", "0"], "--scale has to be above 0"),
         (["sample", "--fast", "--long"], "not allowed with"),
         (["sample", "--publish", "--no-controls"], "only whole campaigns are published"),
+        (["sample", "--seed", "7", "--case", "7"], "sample has no case '7': their names match try [0-9]+"),
+        (["--readme", "nowhere.json"], "nowhere.json cannot be read as a report"),
+        (["--readme", __file__], "cannot be read as a report"),
     ],
 )
 def test_words_that_make_no_sense_are_refused_before_anything_runs(project: Path, words: list[str], said: str) -> None:
@@ -177,10 +246,33 @@ def test_of_some_campaigns_the_report_is_published_in_place_of_what_there_was_of
     assert json.loads(published.read_bytes()) == whole
 
 
+@pytest.mark.parametrize("place", [".", "nowhere/report.json"])
+def test_a_report_that_cannot_be_written_is_told_before_anything_runs(project: Path, place: str) -> None:
+    command = [sys.executable, "tools/faults.py", "sample", "--json", place]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--json: no file can be written at {place}" in done.stderr
+
+
+def test_a_report_that_is_lost_to_a_full_disk_takes_no_result_along(project: Path) -> None:
+    command = [sys.executable, "tools/faults.py", "sample", "--no-controls", "--json", "/dev/full"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "1 of 1 campaigns held" in done.stdout
+    assert done.stderr == "the report is not written: [Errno 28] No space left on device\n"
+
+
+def test_a_report_says_what_was_asked_for(project: Path) -> None:
+    _, _, report = faults(project, "sample", "--long", "--no-controls", "--seed", "7", "--case", "try 1")
+    assert report["command"] == "python tools/faults.py --long --seed 7 --case 'try 1' --no-controls sample"
+    _, _, report = faults(project, "sample", "--control", "forgets")
+    assert report["command"] == "python tools/faults.py --fast --control forgets sample"
+
+
 def test_a_scale_multiplies_the_counts_that_have_to_be_reached(project: Path) -> None:
     _, _, report = faults(project, "sample", "--no-controls", "--scale", "4")
     assert report["results"][0]["counts"] == {"tries": 12}
-    assert report["command"] == "python tools/faults.py --fast --scale 4 sample"
+    assert report["command"] == "python tools/faults.py --fast --scale 4 --no-controls sample"
 
 
 class TestABreak:

@@ -81,6 +81,7 @@ TESTS: Final[tuple[str, ...]] = (
     "test_sqlite_log",
     "test_sqlite_processes",
     "test_sqlite_tamper",
+    "test_stored_heads",
     "test_stored_rows",
     "test_subject_keys",
     "test_subscriptions",

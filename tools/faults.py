@@ -8,8 +8,8 @@
 
 `--fast`, the default, takes a few minutes; `--long` three quarters of an hour to an hour and a quarter on two cores.
 Behind the campaigns their controls run: something is broken in a copy of the engine, and the campaign has to say so.
-`--scale X` multiplies all counts. `--publish` keeps the report for the README: that of some campaigns in place of what
-is kept of them.
+`--scale X` multiplies all counts. Which cases there are depends on tier, scale and seed: to see one again, name all of
+them as they were. `--publish` keeps the report for the README: that of some campaigns in place of what there is of them.
 
 The exit status is 0 only if every campaign held with the counts that it is meant to reach and every control fired; what
 this machine cannot do is skipped with a visible line, and with CI=true has failed.
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shlex
 import signal
 import sys
@@ -44,6 +45,7 @@ from tools.campaigns.frame import reports
 from tools.campaigns.frame.campaign import Campaign, Tier
 from tools.campaigns.frame.performing import Task, WorkOrder, perform_all, work_here
 from tools.campaigns.frame.results import PASSED, Report, Result, load, save, with_results_of, without_details
+from tools.campaigns.frame.signals import NotedSignals
 
 __all__ = ["main"]
 
@@ -61,19 +63,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work_here(order, catalogue.find(order.campaign))
         return 0
     if chosen.readme is not None:
-        print(reports.as_markdown(load(chosen.readme), [catalogue.find(name) for name in catalogue.NAMES]), end="")
+        report = _loaded(parser, chosen.readme)
+        print(reports.as_markdown(report, [catalogue.find(name) for name in catalogue.NAMES]), end="")
         return 0
     campaigns = _chosen(parser, chosen)
     if chosen.list:
         print("\n".join(reports.described(campaigns)))
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what runs is ended on the way out
     report = _run(campaigns, chosen)
-    if chosen.json is not None:
-        save(report, chosen.json)
+    print(reports.last_line(report), flush=True)
     if chosen.publish:
         save(without_details(with_results_of(report, load(_PUBLISHED)) if chosen.campaigns else report), _PUBLISHED)
-    print(reports.last_line(report))
+    if chosen.json is not None:
+        try:
+            save(report, chosen.json)
+        except OSError as error:
+            sys.exit(f"the report is not written: {error}")
     return 0 if all(_is_well(each) for each in report.results) else 1
 
 
@@ -97,6 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _loaded(parser: argparse.ArgumentParser, path: Path) -> Report:
+    try:
+        return load(path)
+    except (OSError, msgspec.MsgspecError) as error:
+        parser.error(f"{path} cannot be read as a report: {error}")
+
+
 def _chosen(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> list[Campaign]:
     unknown = [name for name in chosen.campaigns if name not in catalogue.NAMES]
     if unknown:
@@ -110,6 +122,8 @@ def _chosen(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> list
         parser.error("--case and --control are of one campaign: name it")
     if chosen.case is not None and chosen.seed is None:
         parser.error("--case needs the --seed with which the case was seen")
+    if chosen.case is not None and not re.fullmatch(campaigns[0].cases, chosen.case):
+        parser.error(f"{campaigns[0].name} has no case {chosen.case!r}: their names match {campaigns[0].cases}")
     if chosen.control is not None and chosen.control not in [each.name for each in campaigns[0].controls]:
         names = ", ".join(each.name for each in campaigns[0].controls)
         parser.error(f"{campaigns[0].name} has no control called {chosen.control}; it has {names}")
@@ -119,16 +133,24 @@ def _chosen(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> list
         parser.error("what is published is of the other tier; a part of it has to be of the same")
     if not chosen.scale > 0 or chosen.jobs < 1:
         parser.error("--scale has to be above 0, and --jobs at least 1")
+    if chosen.json is not None and not _can_be_written(chosen.json):
+        parser.error(f"--json: no file can be written at {chosen.json}")
     return campaigns
+
+
+def _can_be_written(path: Path) -> bool:
+    if path.is_dir():
+        return False
+    return os.access(path if path.exists() else path.absolute().parent, os.W_OK)
 
 
 def _run(campaigns: Sequence[Campaign], chosen: argparse.Namespace) -> Report:
     seed = chosen.seed if chosen.seed is not None else random.SystemRandom().getrandbits(32)
     tier: Tier = "long" if chosen.long else "fast"
     began_s, began = time.monotonic(), datetime.now(UTC)
-    print(f"{tier} tier, seed {seed}", flush=True)
-    tasks = _tasks(campaigns, chosen, tier, seed)
-    results = perform_all(tasks, chosen.jobs, lambda result: print("\n".join(reports.lines_of(result)), flush=True))
+    with NotedSignals() as signals:
+        print(f"{tier} tier, seed {seed}", flush=True)
+        results = perform_all(_tasks(campaigns, chosen, tier, seed), chosen.jobs, _tell, signals.end_if_asked)
     return Report(
         command=_command(chosen),
         tier=tier,
@@ -140,10 +162,14 @@ def _run(campaigns: Sequence[Campaign], chosen: argparse.Namespace) -> Report:
     )
 
 
+def _tell(result: Result) -> None:
+    print("\n".join(reports.lines_of(result)), flush=True)
+
+
 def _tasks(campaigns: Sequence[Campaign], chosen: argparse.Namespace, tier: Tier, seed: int) -> list[Task]:
     """Return the campaigns, those that take longest first, and behind them their controls, which are short."""
     whole = [Task(campaign, None, tier, seed, chosen.case, chosen.scale) for campaign in campaigns]
-    controls = [Task(campaign, control, tier, seed) for campaign in campaigns for control in campaign.controls]
+    controls = [Task(each, control, tier, seed, chosen.case) for each in campaigns for control in each.controls]
     if chosen.control is not None:
         return [task for task in controls if task.control is not None and task.control.name == chosen.control]
     return whole if chosen.no_controls or chosen.case is not None else whole + controls
@@ -154,10 +180,13 @@ def _is_well(result: Result) -> bool:
 
 
 def _command(chosen: argparse.Namespace) -> str:
-    words = ["python", "tools/faults.py", "--long" if chosen.long else "--fast", *chosen.campaigns]
-    if chosen.scale != 1:
-        words[3:3] = ["--scale", f"{chosen.scale:g}"]
-    return shlex.join(words)
+    words = ["python", "tools/faults.py", "--long" if chosen.long else "--fast"]
+    words += ["--scale", f"{chosen.scale:g}"] if chosen.scale != 1 else []
+    words += ["--seed", str(chosen.seed)] if chosen.seed is not None else []
+    words += ["--case", chosen.case] if chosen.case is not None else []
+    words += ["--control", chosen.control] if chosen.control is not None else []
+    words += ["--no-controls"] if chosen.no_controls else []
+    return shlex.join([*words, *chosen.campaigns])
 
 
 if __name__ == "__main__":

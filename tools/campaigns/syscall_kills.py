@@ -106,6 +106,7 @@ CAMPAIGN: Final = Campaign(
     faults=("F03", "F04", "F05", "F06", "F07", "F40"),
     invariants=("I1", "I2", "I4", "I5", "I6", "I8", "I9"),
     run=_run,
+    cases=f"({'|'.join(SCENARIOS)})/.+",
     goals={
         "points": Goal(fast=60, long=2_500, control=1),
         "kills": Goal(fast=55, long=2_400, control=1),

@@ -92,6 +92,8 @@ class Campaign:
     cores: int = 1
     """How many cores it keeps busy: 2 for one whose pressure comes from processes that work at the same time; `ALONE`
     for one that measures."""
+    cases: str = ".+"
+    """A regular expression that the names of its cases match: `part [0-9]+`."""
     lacks: Callable[[], str | None] = lambda: None
     """What this machine lacks for it, or None; it is skipped then with a visible line, and in CI has failed."""
 
@@ -184,10 +186,10 @@ class Work:
 
     def missed_goals(self) -> list[str]:
         """Return which goals the counts have not reached; for one case whether it was run, under a control nothing."""
-        if self.control is not None:
-            return []
         if self.case is not None:
             is_run = self.has_met_case or self.violations
             return [] if is_run else [f"no case {self.case!r} was run: is it of another tier or scale?"]
+        if self.control is not None:
+            return []
         goals = {name: self.goal(name) for name in self.goals}
         return [f"{self.counts[name]} {name} of {goal}" for name, goal in goals.items() if self.counts[name] < goal]

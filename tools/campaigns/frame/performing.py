@@ -67,13 +67,19 @@ class _Answer(msgspec.Struct, frozen=True):
     missed: list[str]
 
 
-def perform_all(tasks: Sequence[Task], cores: int, tell: Callable[[Result], Any]) -> list[Result]:
-    """Perform the tasks in order, side by side while there are cores left, and return their results in order."""
+def perform_all(
+    tasks: Sequence[Task], cores: int, tell: Callable[[Result], Any], check: Callable[[], Any] = lambda: None
+) -> list[Result]:
+    """Perform the tasks in order, side by side while there are cores left, and return their results in order.
+
+    `check` is called in between, and may raise: then what runs is ended.
+    """
     waiting = list(enumerate(tasks))
     running: list[tuple[int, _Running]] = []
     results: dict[int, Result] = {}
     try:
         while waiting or running:
+            check()
             free = cores - sum(each.cores for _, each in running)
             number = next((n for n, (_, task) in enumerate(waiting) if _cores(task, cores) <= free), None)
             if number is not None:
@@ -193,7 +199,7 @@ class _Running:
         answer = msgspec.json.decode(path.read_bytes(), type=_Answer)
         if self.task.control is not None:
             fired = [each for each in answer.violations if _matches(self.task.control, each)]
-            return self._result("fired" if fired else "silent", "", answer)
+            return self._result("fired" if fired else "silent", "; ".join(answer.missed), answer)
         if answer.violations:
             return self._result("violated", "", answer)
         return self._result("short" if answer.missed else "held", "; ".join(answer.missed), answer)

@@ -122,7 +122,9 @@ class _Fuzzing:
 
     def _run_case(self, name: str, block: str = "", number: str = "") -> None:
         """Try one input again, or a whole block."""
-        target = next(each for each in self._targets if each.name == name)
+        target = next((each for each in self._targets if each.name == name), None)
+        if target is None:
+            return
         if block == "bytes":
             self._work.wants(self._work.case or "")
             wrong = run_bytes(target, bytes.fromhex(number))
@@ -165,6 +167,7 @@ CAMPAIGN: Final = Campaign(
     faults=("F56", "F57", "F58", "F59", "F60", "F61", "F62", "F63", "F66"),
     invariants=("I8", "I9", "I10"),
     run=run,
+    cases="[a-z_]+(/([0-9]+|corpus)(/[0-9]+)?|/bytes/([0-9a-f]{2})*)?",
     goals={
         "inputs": Goal(fast=200_000, long=10_000_000, control=40_000),
         "pairs": Goal(fast=20_000, long=1_000_000, control=1),

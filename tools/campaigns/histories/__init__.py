@@ -209,6 +209,7 @@ CAMPAIGN: Final = Campaign(
     faults=("F06", "F07", "F09", "F25", "F43", "F44", "F54", "F77"),
     invariants=("I1", "I2", "I3", "I4", "I8", "I9"),
     run=_run,
+    cases="round [0-9]+",
     goals={
         "operations": Goal(fast=10_000, long=1_000_000, control=20_000),
         "stored": Goal(fast=2_000, long=200_000, control=1),

@@ -28,6 +28,7 @@ CAMPAIGN = Campaign(
     faults=("F04", "F12", "F13", "F14", "F28", "F29", "F30"),
     invariants=("I1", "I2", "I5", "I6", "I8", "I9", "I10"),
     run=run,
+    cases=r"t[0-9]+([+~-][0-9]+)?(@[0-9]+)?",
     goals={
         "images": Goal(fast=40_000, long=1_000_000, control=240_000),
         "compound": Goal(fast=1_000, long=100_000, control=1),

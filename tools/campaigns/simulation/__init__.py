@@ -84,6 +84,7 @@ CAMPAIGN: Final = Campaign(
     faults=("F43", "F44", "F49", "F50", "F78", "F79", "F80", "F81", "F82", "F86"),
     invariants=("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9"),
     run=_run,
+    cases=f"[0-9]+|{_KEPT}.+",
     cores=2,
     goals={
         "seeds": Goal(fast=3_000, long=300_000, control=3_000),
