@@ -9,7 +9,7 @@
 `--fast`, the default, takes a few minutes; `--long` three quarters of an hour to an hour and a quarter on two cores.
 Behind the campaigns their controls run: something is broken in a copy of the engine, and the campaign has to say so.
 `--scale X` multiplies all counts. Which cases there are depends on tier, scale and seed: to see one again, name all of
-them as they were. `--publish` keeps the report for the README: that of some campaigns in place of what there is of them.
+them as they were. `--publish` keeps the report for the README: that of some campaigns in place of what it has of them.
 
 The exit status is 0 only if every campaign held with the counts that it is meant to reach and every control fired; what
 this machine cannot do is skipped with a visible line, and with CI=true has failed.
