@@ -56,12 +56,12 @@ class Crash(BaseException):
     """Ends a resume as a dead process would: nothing behind it is recorded, and its lock is free."""
 
 
-def crash_at(point: str) -> Callable[[str], None]:
-    """Return a `reach` that raises `Crash` at this failpoint."""
+def crash_at(point: str, error: type[BaseException] = Crash) -> Callable[[str], None]:
+    """Return a `reach` that raises `error` at this failpoint: inside an action only what ends a program passes."""
 
     def reach(name: str) -> None:
         if name == point:
-            raise Crash
+            raise error
 
     return reach
 

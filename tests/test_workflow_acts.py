@@ -464,7 +464,8 @@ class TestOutcomes:
         died: list[str] = []
         policies = {"send": Policy(auto=True)}
         runner = runner_for(log, clock, flow, actions=[acting], policies=policies, reach=reach)
-        assert (await runner.start(flow, "run-1")).status == "FAILED"
+        with pytest.raises(Dead):
+            await runner.start(flow, "run-1")
         assert died and len(receiver.effects) == 1
         outcome = await runner_for(log, clock, flow, actions=[action(receiver)], policies=policies).resume("run-1")
         assert outcome.value == {"number": 1} and len(receiver.effects) == 1

@@ -48,6 +48,7 @@ TESTS: Final[tuple[str, ...]] = (
     "test_encrypted_streams",
     "test_entry",
     "test_erasure",
+    "test_foreign_ends",
     "test_forged_erasures",
     "test_function_action",
     "test_guard",

@@ -66,6 +66,7 @@ from eventlog.runtime.failpoints import (
     RESULT_BEFORE_COMMIT,
     Reach,
 )
+from eventlog.runtime.foreign import Interruptions, ends_program
 from eventlog.runtime.grounds import Grounds, Prove, no_proof
 from eventlog.runtime.run_streams import MAX_REDECISIONS, printable
 from eventlog.stores.clock import Clock
@@ -327,9 +328,12 @@ class _Attempt:
 
     async def _finding(self) -> Finding:
         assert isinstance(self._action, Inspectable), "only who can be asked is asked"
+        interruptions = Interruptions()
         try:
             finding = await self._action.inspect(self._make_call(self._effect.attempts(self._run)))
-        except Exception as error:
+        except BaseException as error:
+            if interruptions.include(error):
+                raise
             return Inconclusive(why=described(error))
         if not isinstance(finding, Recovered | Conflicted | Absent | Inconclusive):
             return Inconclusive(why=f"the action's inspect returned a {type(finding).__name__}, which is no finding")
@@ -438,11 +442,14 @@ class _Attempt:
         return is_late or self._attempts._clock.now_us() > deadline_us - round(half_s * _MICRO)
 
     async def _execute(self, action: Action) -> str:
+        interruptions = Interruptions()
         try:
             report = await action.execute(self._call())
         except ActionFailed as error:
             raise await self._failed(error) from error
-        except Exception as error:
+        except BaseException as error:
+            if interruptions.include(error):
+                raise
             return await self._unknown(described(error), error)
         self._attempts._reach(EFFECT_AFTER)
         return await self._record_report(report)
@@ -456,7 +463,9 @@ class _Attempt:
                 result = action.write(connection, self._call())
             except ActionFailed:
                 raise
-            except Exception as error:
+            except BaseException as error:
+                if ends_program(error):
+                    raise
                 raise ActionFailed("action_failed", f"nothing was written: {described(error)}") from error
             self._attempts._reach(EFFECT_AFTER)
             self._attempts._reach(RESULT_BEFORE_COMMIT)
@@ -518,7 +527,7 @@ class _Attempt:
         details = {**error.details, "run_id": self._run.run_id}
         return logged(ActionFailed(failure.code, message, is_final=error.is_final, **details))
 
-    async def _unknown(self, why: str, error: Exception | None = None) -> NoReturn:
+    async def _unknown(self, why: str, error: BaseException | None = None) -> NoReturn:
         why = printable(why)
         await self._record(self._effect.unknown(why, strays_are_over=self._attempts.are_strays_over(self._run)))
         raise logged(OutcomeUnknown(self._run.run_id, why, undoing=self._undoing())) from error

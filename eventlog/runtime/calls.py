@@ -14,6 +14,7 @@ from eventlog.runtime.attempts import AnyAction, described
 from eventlog.runtime.effect_events import Doing, Undoing
 from eventlog.runtime.effects import Call, Promise
 from eventlog.runtime.failpoints import Reach
+from eventlog.runtime.foreign import ends_program
 from eventlog.runtime.run_streams import printable
 
 __all__ = ["call_of", "failed_check"]
@@ -53,7 +54,9 @@ def failed_check(log: RunLog, action: AnyAction, call: Call) -> ActionFailed | N
     except ActionFailed as error:
         code, why = printable(str(error.code)), described(error, named=False)
         return ActionFailed(code, why, **{**error.details, "run_id": call.run_id})
-    except Exception as error:
+    except BaseException as error:
+        if ends_program(error):
+            raise
         why = described(error)
         return ActionFailed("action_failed", f"the action's own check failed: {why}", run_id=call.run_id)
     return None

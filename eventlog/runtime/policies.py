@@ -19,6 +19,7 @@ from eventlog.events import PolicyTerms
 from eventlog.plain import check_id
 from eventlog.proposal import Proposal
 from eventlog.run import Run
+from eventlog.runtime.foreign import ends_program
 from eventlog.runtime.run_streams import printable
 from eventlog.stores.telemetry import logger
 
@@ -98,7 +99,9 @@ class Policy:
         try:
             # Decoded afresh: a rule may change what it is given, and what is asked is what was proposed.
             verdict: object = self.auto(Proposal.decode(proposal.canonical))
-        except Exception as error:
+        except BaseException as error:
+            if ends_program(error):
+                raise
             logger.warning("policy_rule_failed", rule=name, action=proposal.action, error=type(error).__name__)
             return None, f"the rule {name} raised {type(error).__name__}"[:_MAX_REASON]
         if isinstance(verdict, str):

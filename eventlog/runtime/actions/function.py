@@ -25,6 +25,7 @@ from eventlog.runtime.effects import (
     Recovered,
     Report,
 )
+from eventlog.runtime.foreign import Interruptions
 
 __all__ = ["FunctionAction", "action"]
 
@@ -101,9 +102,12 @@ class FunctionAction:
         if self._secrets is None:
             return await function(call)
         revealed, with_secrets = self._revealed(call)
+        interruptions = Interruptions()
         try:
             return _taken_out(revealed, await function(with_secrets))
-        except Exception as error:
+        except BaseException as error:
+            if interruptions.include(error):
+                raise
             told = _told(revealed, error)
         # Behind the handler, so that an error that shows a secret is no part of the one that is told.
         raise told
@@ -192,7 +196,7 @@ def _taken_out(revealed: Revealed, result: Any) -> Any:
     return revealed.take_out_of(result)
 
 
-def _told(revealed: Revealed, error: Exception) -> Exception:
+def _told(revealed: Revealed, error: BaseException) -> BaseException:
     """Return the error, or one without the secret that its text shows."""
     if isinstance(error, ActionFailed):
         details = {name: revealed.take_out_of(value) for name, value in error.details.items()}

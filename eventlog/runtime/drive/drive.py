@@ -41,6 +41,7 @@ from eventlog.values import ValueCodec
 
 __all__ = ["Drive"]
 
+_KNOWN_ENDS: Final = (Refused, Conflict, LogCorrupt, StoreUnavailable)
 _TURNS: Final = 20
 """Turns of the loop in which code that is let on no more can end by itself."""
 _NAP_S: Final = 0.01
@@ -356,12 +357,24 @@ class Drive:
         await self._pauses.block(waiting)
 
     async def effect(self, asked: Asked, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Await an effect, which the end of the code that asked for it does not end: what it comes to is recorded."""
+        """Await an effect, which the end of the code that asked for it does not end: what it comes to is recorded.
+
+        Whatever else it ends with than what refuses it stops the run here: the code would go on behind an effect of
+        which nobody knows.
+        """
         task = asyncio.create_task(self._at_work(asked, make))
         self._effects.add(task)
         task.add_done_callback(self._effects.discard)
         task.add_done_callback(retrieve)  # nobody may be left who waits for it
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except _KNOWN_ENDS:
+            raise
+        except BaseException as error:
+            end = error if task.done() and task.cancelled() else task.exception() if task.done() else None
+            if end is None or isinstance(end, _KNOWN_ENDS):
+                raise  # who waits is cancelled, and the effect is not
+            raise self.halt(end) from end
 
     async def _at_work(self, asked: Asked, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         STEP.set(asked.key)  # of this task alone: an action may ask its own run for as little as a step may
