@@ -423,6 +423,26 @@ async def test_a_recorded_row_is_as_approved_also_where_its_column_converts_it(
     assert (await pay(log, eventlog.RecordRow("payments", key_column=key_column), **row)).result == "executed"
 
 
+LOSSY: list[dict[str, Any]] = [
+    {"cents": "12345678901234567890"},
+    {"cents": "007"},
+    {"cents": "1e400"},
+    {"cents": " 5"},
+    {"rate": "0.10"},
+    {"payee": 0.1 + 0.2},
+]
+
+
+@pytest.mark.parametrize("cell", LOSSY, ids=repr)
+@pytest.mark.parametrize("key_column", ["op_key", None])
+async def test_a_value_of_which_its_column_would_keep_less_is_not_recorded(
+    log: SqliteLog, path: Path, cell: dict[str, Any], key_column: str | None
+) -> None:
+    with pytest.raises(ActionFailed, match=f"differs: {next(iter(cell))};.*a column that holds another type"):
+        await pay(log, eventlog.RecordRow("payments", key_column=key_column), **{**ROW, **cell})
+    assert (rows(path), types_in_file(path)[-1]) == ([], "action_failed")
+
+
 async def test_a_keyed_row_may_be_recorded_in_a_table_without_rowids(log: SqliteLog, path: Path) -> None:
     execute(path, "CREATE TABLE receipts (op_key TEXT PRIMARY KEY, n INTEGER) WITHOUT ROWID")
     runner = eventlog.Runner(log, actions=[eventlog.RecordRow("receipts")])
@@ -651,6 +671,15 @@ async def test_a_value_that_its_column_converts_is_still_the_same_row_afterwards
         await pay(log, inserting(shop), reach=crash_at(EFFECT_AFTER), **row)
     assert (await pay(log, inserting(shop))).result == "recovered"
     assert len(rows(shop)) == 1
+
+
+@pytest.mark.parametrize("cell", LOSSY, ids=repr)
+async def test_a_value_of_which_its_column_would_keep_less_is_not_inserted(
+    log: SqliteLog, shop: Path, cell: dict[str, Any]
+) -> None:
+    with pytest.raises(ActionFailed, match=f"something else in {next(iter(cell))}"):
+        await pay(log, inserting(shop), **{**ROW, **cell})
+    assert rows(shop) == []
 
 
 async def test_a_row_is_compared_letter_by_letter_whatever_its_column_ignores(log: SqliteLog, tmp_path: Path) -> None:

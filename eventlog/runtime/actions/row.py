@@ -236,20 +236,32 @@ def _look_up(
 ) -> tuple[Any, list[str]] | None:
     """Return `give` of the row with this value in `column`, and which cells differ from `row`; None if there is none.
 
-    SQLite compares: it converts a value of `row` as the column did when it was stored.
+    SQLite compares first: it converts a value of `row` as the column did when it was stored. Then that may have lost
+    nothing (https://www.sqlite.org/datatype3.html#type_affinity): an INTEGER column makes 7 of the text "007", and of
+    one of twenty digits a float.
     """
-    columns = ", ".join([give, *(f"({_quoted(name)} COLLATE BINARY) IS ?" for name in row)])
-    statement = f"SELECT {columns} FROM {_quoted(table)} WHERE {column} = ?"
+    cells = (f"CASE WHEN ({_quoted(name)} COLLATE BINARY) IS ? THEN {_quoted(name)} ELSE x'' END" for name in row)
+    statement = f"SELECT {', '.join([give, *cells])} FROM {_quoted(table)} WHERE {column} = ?"
     found = connection.execute(statement, (*row.values(), value)).fetchone()
     if found is None:
         return None
-    given, *are_same = found
-    return given, [name for name, is_same in zip(row, are_same, strict=True) if not is_same]
+    given, *held = found
+    return given, [name for (name, each), cell in zip(row.items(), held, strict=True) if not _is_whole(each, cell)]
+
+
+def _is_whole(value: Any, cell: Any) -> bool:
+    """Say whether a cell holds a value, or what gives it back: "5" for 5, and 5 for "5", but not 5 for "05"."""
+    if isinstance(value, str):
+        return value == (cell if not isinstance(cell, int | float) else str(cell))
+    if isinstance(cell, str):
+        return bool(value == type(value)(cell))
+    return bool(value == cell)
 
 
 def _not_as_approved(table: str, differing: list[str] | None) -> ActionFailed:
     how = "cannot be found again" if differing is None else f"differs: {', '.join(differing)}"
-    message = f"nothing was written to {table!r}: a row that was just inserted {how}; a trigger may have changed it"
+    why = "a trigger may have changed it, or a column that holds another type"
+    message = f"nothing was written to {table!r}: a row that was just inserted {how}; {why}"
     return ActionFailed("target_not_keyed", message, table=table)
 
 
