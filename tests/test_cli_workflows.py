@@ -439,7 +439,8 @@ class TestDecisionsFromAFile:
     def test_what_is_named_beside_it_is_a_usage_error_and_so_is_nothing_at_all(self, here: HereCommandLine) -> None:
         assert "leave --proposal-hash away" in here("approve", "--from", "-", "--proposal-hash", "x", status=2).error
         assert "leave RUN away" in here("approve", "--from", "-", "run-1", status=2).error
-        assert "Missing option '--proposal-hash'" in here("approve", "run-1", status=2).error
+        error = here("approve", "run-1", status=2).error
+        assert "Missing option '--proposal-hash'. `eventlog approvals show RUN` shows it." in error
         assert "Missing argument 'RUN'" in here("approve", "--proposal-hash", "x", status=2).error
         assert "cannot read" in here("approve", "--from", "nowhere.jsonl", status=2).error
 

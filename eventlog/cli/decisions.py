@@ -83,9 +83,9 @@ def decision_options(command: F) -> F:
 
 def required_decision(context: click.Context, given: dict[str, Any]) -> Asked:
     """Return the decision that the options name. Raises click.MissingParameter."""
-    for name in ("proposal_hash", "run_id"):
+    for name, why in (("proposal_hash", "`eventlog approvals show RUN` shows it."), ("run_id", None)):
         if given[name] is None:
-            raise click.MissingParameter(ctx=context, param=_parameter(context, name))
+            raise click.MissingParameter(why, ctx=context, param=_parameter(context, name))
     return Asked(**{name: given[name] for name in _FIELDS})
 
 
