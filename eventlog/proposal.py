@@ -18,7 +18,17 @@ import rfc8785
 from eventlog.errors import InvalidInput
 from eventlog.plain import Limits, check_id, check_plain, check_text
 
-__all__ = ["Proposal", "canonical_args", "canonical_bytes", "hash_of", "op_key", "propose", "request_id_for"]
+__all__ = [
+    "Proposal",
+    "canonical_args",
+    "canonical_bytes",
+    "checked_proposal",
+    "hash_of",
+    "op_key",
+    "propose",
+    "request_id_for",
+    "stored_proposal",
+]
 
 _OP_KEY_LABEL: Final = b"eventlog/op-key/v1\0"
 _LENGTH: Final = struct.Struct(">H")
@@ -36,14 +46,25 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def decode(canonical: bytes) -> Proposal:
-        """Return the proposal that these bytes spell. Raises InvalidInput(`invalid_event`) if they spell none."""
+        """Return the proposal that these bytes spell, which are exactly those that `propose` makes.
+
+        Bytes that are read otherwise by another reader, or spell the same in another way, are nothing that people can
+        approve: a key that stands twice, white space, another order of keys, a number in another spelling. How long
+        and how deep they are is up to `propose`. Raises InvalidInput(`unsupported_type`) for what is not bytes, and
+        `invalid_event` for bytes that are no such proposal.
+        """
+        if type(canonical) is not bytes:
+            raise InvalidInput("unsupported_type", f"a proposal is read from bytes, not {type(canonical).__name__}")
+        found = stored_proposal(canonical)
         try:
-            fields = msgspec.json.decode(canonical, type=_Fields)
-        except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
-            raise InvalidInput("invalid_event", f"the stored bytes are not a proposal: {error}") from error
-        return Proposal(
-            action=fields.action, args=fields.args, output=fields.output, canonical=canonical, hash=hash_of(canonical)
-        )
+            _check_action(found.action)
+            _check_output(found.output)
+            spelled = rfc8785.dumps({"action": found.action, "args": found.args, "output": found.output})
+        except (InvalidInput, rfc8785.CanonicalizationError, RecursionError) as error:
+            raise InvalidInput("invalid_event", f"the bytes spell what cannot be proposed: {error}") from error
+        if spelled != canonical:
+            raise InvalidInput("invalid_event", "the bytes are not the canonical form (RFC 8785) of their proposal")
+        return found
 
 
 class _Args(msgspec.Struct, frozen=True):
@@ -61,22 +82,51 @@ class _Fields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: str
 
 
+def stored_proposal(canonical: bytes) -> Proposal:
+    """Return the proposal that bytes spell which this program has made, or which a stored event holds.
+
+    They are not held to the canonical form: they were when they came in, their event's hash says that they are still
+    those, and whatever a log holds can be read. Raises InvalidInput(`invalid_event`) if they spell no proposal.
+    """
+    try:
+        fields = msgspec.json.decode(canonical, type=_Fields)
+    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+        raise InvalidInput("invalid_event", f"the stored bytes are not a proposal: {error}") from error
+    return Proposal(
+        action=fields.action, args=fields.args, output=fields.output, canonical=canonical, hash=hash_of(canonical)
+    )
+
+
+def checked_proposal(proposal: Proposal) -> Proposal:
+    """Return a caller's proposal as its bytes spell it, which are all that is recorded, approved and run.
+
+    Terms and people go by its fields, so those and its hash have to be the ones of its bytes: `replace` changes a
+    field alone, and who holds the args can change them. Raises InvalidInput(`invalid_argument`) with the path to a
+    field that is another, and as `Proposal.decode`.
+    """
+    found = Proposal.decode(proposal.canonical)
+    for name in ("action", "args", "output", "hash"):
+        if not _is_same(getattr(found, name), getattr(proposal, name)):
+            message = f"`{name}` of the proposal is not what its canonical bytes say; make it anew with `propose`"
+            raise InvalidInput("invalid_argument", message, path=f"$.{name}")
+    return found
+
+
 def propose(action: str, args: dict[str, Any], output: str, *, limits: Limits | None = None) -> Proposal:
     """Return the proposal to run `action` with `args` on the target `output`.
 
     Raises InvalidInput with the path if a value has no exact canonical form.
     """
-    check_id(action, "action", max_bytes=128)
+    _check_action(action)
     if type(args) is not dict:
         raise InvalidInput("unsupported_type", f"the args must be a dict, not {type(args).__name__}", path="$.args")
     if type(output) is not str:
         raise InvalidInput(
             "unsupported_type", f"the output must be a str, not {type(output).__name__}", path="$.output"
         )
-    if not output or "\0" in output:
-        raise InvalidInput("invalid_id", "the output names no target: it is empty or holds NUL", path="$.output")
+    _check_output(output)
     check_text(output, "$.output")
-    return Proposal.decode(canonical_bytes({"action": action, "args": args, "output": output}, limits=limits))
+    return stored_proposal(canonical_bytes({"action": action, "args": args, "output": output}, limits=limits))
 
 
 def canonical_bytes(value: Any, *, limits: Limits | None = None) -> bytes:
@@ -111,3 +161,35 @@ def op_key(store_id: bytes, run_id: str, step_key: str, approval_hash: str) -> s
     """
     fields = (store_id, run_id.encode(), step_key.encode(), approval_hash.encode())
     return sha256(_OP_KEY_LABEL + b"".join(_LENGTH.pack(len(field)) + field for field in fields)).hexdigest()
+
+
+def _check_action(action: str) -> None:
+    check_id(action, "action", max_bytes=128)
+
+
+def _check_output(output: str) -> None:
+    if not output or "\0" in output:
+        raise InvalidInput("invalid_id", "the output names no target: it is empty or holds NUL", path="$.output")
+
+
+def _is_same(spelled: Any, given: Any) -> bool:
+    """Say whether `given` is what was spelled, down to the types: True is not the 1 that it is equal to.
+
+    Only as much of `given` is looked at as was spelled, so that it may hold anything, itself too.
+    """
+    left_over = [(spelled, given)]
+    while left_over:
+        one, other = left_over.pop()
+        if type(one) is not type(other):
+            return False
+        if type(one) is dict:
+            if one.keys() != other.keys():
+                return False
+            left_over += [(item, other[key]) for key, item in one.items()]
+        elif type(one) is list:
+            if len(one) != len(other):
+                return False
+            left_over += zip(one, other, strict=True)
+        elif one != other:
+            return False
+    return True

@@ -70,7 +70,7 @@ from eventlog.events import (
     Waiting,
 )
 from eventlog.log import RecordedEvent
-from eventlog.proposal import Proposal
+from eventlog.proposal import Proposal, stored_proposal
 
 __all__ = ["Compensation", "Intent", "Run", "Status", "Vote", "evolve", "fold_event", "fold_fact", "fold_run"]
 
@@ -321,7 +321,7 @@ def _proposed(run: Run, event: ProposalRecorded) -> Run:
     run = replace(
         run,
         request_id=event.request_id,
-        proposal=Proposal.decode(bytes(event.proposal)),
+        proposal=stored_proposal(bytes(event.proposal)),
         proposal_hash=event.proposal_hash,
         folder=event.folder,
         policy=event.policy,

@@ -10,10 +10,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from eventlog.errors import EventLogError, InvalidInput
 from eventlog.plain import Limits, parse_json
-from eventlog.proposal import Proposal, canonical_args, canonical_bytes, hash_of, op_key, propose, request_id_for
+from eventlog.proposal import (
+    Proposal,
+    canonical_args,
+    canonical_bytes,
+    checked_proposal,
+    hash_of,
+    op_key,
+    propose,
+    request_id_for,
+    stored_proposal,
+)
 from tests.strategies import json_plain, texts
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -115,7 +126,8 @@ def test_a_float_that_would_be_spelled_as_another_integer_is_refused(number: flo
 @given(args_of_all_kinds, targets)
 def test_a_proposal_is_what_its_bytes_spell(args: dict[str, Any], output: str) -> None:
     proposal = propose("write", args, output)
-    assert Proposal.decode(proposal.canonical) == proposal
+    assert Proposal.decode(proposal.canonical) == stored_proposal(proposal.canonical) == proposal
+    assert checked_proposal(proposal) == proposal
     assert proposal.hash == hash_of(proposal.canonical) == sha256(proposal.canonical).hexdigest()
     assert json.loads(proposal.canonical) == {"action": "write", "args": proposal.args, "output": output}
     assert same_json(proposal.args, args)
@@ -201,9 +213,125 @@ def test_a_target_that_is_too_long_is_refused() -> None:
     ],
 )
 def test_stored_bytes_that_are_no_proposal_are_refused(data: bytes) -> None:
-    with pytest.raises(EventLogError) as caught:
+    for decode in (Proposal.decode, stored_proposal):
+        with pytest.raises(EventLogError) as caught:
+            decode(data)
+        assert caught.value.code == "invalid_event"
+
+
+OTHERWISE_SPELLED = {
+    "a key of the args twice": b'{"action":"pay","args":{"cents":1,"cents":1000000},"output":"bank"}',
+    "a key inside the args twice": b'{"action":"pay","args":{"to":[{"a":1,"a":1}]},"output":"bank"}',
+    "the action twice": b'{"action":"note","action":"pay","args":{},"output":"bank"}',
+    "white space": b'{"action": "pay","args":{},"output":"bank"}',
+    "white space behind": b'{"action":"pay","args":{},"output":"bank"}\n',
+    "another order of keys": b'{"args":{},"action":"pay","output":"bank"}',
+    "another order inside the args": b'{"action":"pay","args":{"b":1,"a":2},"output":"bank"}',
+    "a whole number with a fraction": b'{"action":"pay","args":{"cents":1.0},"output":"bank"}',
+    "a number with an exponent": b'{"action":"pay","args":{"cents":1e2},"output":"bank"}',
+    "a zero below zero": b'{"action":"pay","args":{"cents":-0},"output":"bank"}',
+    "more digits than the number has": b'{"action":"pay","args":{"cents":0.1000000000000000055},"output":"bank"}',
+    "a letter that is escaped": b'{"action":"pay","args":{"to":"\\u0041"},"output":"bank"}',
+}
+
+
+@pytest.mark.parametrize("data", OTHERWISE_SPELLED.values(), ids=OTHERWISE_SPELLED)
+def test_bytes_that_spell_a_proposal_otherwise_than_rfc_8785_are_none_of_a_caller(data: bytes) -> None:
+    with pytest.raises(InvalidInput, match="not the canonical form") as caught:
         Proposal.decode(data)
     assert caught.value.code == "invalid_event"
+    stored = stored_proposal(data)
+    assert (stored.action, stored.output, stored.canonical) == ("pay", "bank", data), "what a log holds can be read"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"action":"pay","args":{"cents":9007199254740992},"output":"bank"}',
+        b'{"action":"pay","args":{"cents":-9007199254740993},"output":"bank"}',
+        b'{"action":"pay","args":{},"output":""}',
+        b'{"action":"pay","args":{},"output":"a\\u0000b"}',
+        b'{"action":"","args":{},"output":"bank"}',
+        '{"action":"pa\u202ey","args":{},"output":"bank"}'.encode(),
+        b'{"action":"' + b"x" * 129 + b'","args":{},"output":"bank"}',
+    ],
+)
+def test_bytes_of_what_cannot_be_proposed_are_no_proposal_of_a_caller(data: bytes) -> None:
+    with pytest.raises(InvalidInput, match="spell what cannot be proposed") as caught:
+        Proposal.decode(data)
+    assert caught.value.code == "invalid_event"
+    assert stored_proposal(data).canonical == data
+
+
+@pytest.mark.parametrize("data", ["{}", bytearray(b"{}"), memoryview(b"{}"), None])
+def test_a_proposal_is_read_from_bytes_that_nobody_can_change(data: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Proposal.decode(data)
+    assert caught.value.code == "unsupported_type"
+
+
+def test_however_deep_bytes_are_nested_they_are_a_proposal_or_refused() -> None:
+    codes = set()
+    for depth in range(500, 1100):  # some on the way can be read, and not be spelled any more
+        try:
+            Proposal.decode(b'{"action":"pay","args":{"a":' + b"[" * depth + b"]" * depth + b'},"output":"bank"}')
+        except EventLogError as error:
+            codes.add(error.code)
+    assert codes == {"invalid_event"}
+
+
+# ── a caller's proposal is held to its bytes ─────────────────────────────────────────────────────────────────────────
+
+WIRE = propose("wire", {"cents": 1, "to": [{"name": "ada"}, True, None, 0.5]}, "bank")
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("action", "note"),
+        ("action", None),
+        ("output", "mallory"),
+        ("hash", "0" * 64),
+        ("hash", WIRE.hash.upper()),
+        ("args", {}),
+        ("args", None),
+        ("args", {**WIRE.args, "cents": 2}),
+        ("args", {**WIRE.args, "cents": True}),
+        ("args", {**WIRE.args, "cents": 1.0}),
+        ("args", {**WIRE.args, "more": 1}),
+        ("args", {"cents": 1, "for": WIRE.args["to"]}),
+        ("args", {**WIRE.args, "to": [{"name": "bob"}, True, None, 0.5]}),
+        ("args", {**WIRE.args, "to": [{"name": "ada"}, 1, None, 0.5]}),
+        ("args", {**WIRE.args, "to": [{"name": "ada"}]}),
+        ("args", {**WIRE.args, "to": tuple(WIRE.args["to"])}),
+        pytest.param("args", {**WIRE.args, "to": CIRCLE}, id="args that hold themselves"),
+    ],
+)
+def test_a_proposal_of_which_a_field_is_not_that_of_its_bytes_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        checked_proposal(replace(WIRE, **{field: value}))
+    assert (caught.value.code, caught.value.path) == ("invalid_argument", f"$.{field}")
+
+
+def test_a_proposal_with_the_bytes_of_another_is_refused() -> None:
+    other = propose("wire", {"cents": 10**6}, "bank")
+    for forged in (replace(WIRE, canonical=other.canonical), replace(WIRE, canonical=other.canonical, hash=other.hash)):
+        with pytest.raises(InvalidInput) as caught:
+            checked_proposal(forged)
+        assert (caught.value.code, caught.value.path) == ("invalid_argument", "$.args")
+    with pytest.raises(InvalidInput) as caught:
+        checked_proposal(stored_proposal(OTHERWISE_SPELLED["a key of the args twice"]))
+    assert caught.value.code == "invalid_event"
+
+
+def test_what_was_checked_cannot_be_changed_by_who_gave_it() -> None:
+    given = propose("wire", {"to": {"b": 1, "a": 2}}, "bank")
+    checked = checked_proposal(replace(given, args={"to": {"a": 2, "b": 1}}))
+    assert checked == given
+    given.args["to"]["a"] = 3
+    assert checked.args == {"to": {"a": 2, "b": 1}}
 
 
 # ── keys and names ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -232,6 +360,7 @@ def test_a_run_of_one_action_asks_one_question() -> None:
 
 
 def test_stored_bytes_that_are_nested_without_end_are_no_proposal() -> None:
-    with pytest.raises(InvalidInput) as caught:
-        Proposal.decode(b'{"action":"pay","output":"o","args":{"a":' + b"[" * 100_000)
-    assert caught.value.code == "invalid_event"
+    for decode in (Proposal.decode, stored_proposal):
+        with pytest.raises(InvalidInput) as caught:
+            decode(b'{"action":"pay","output":"o","args":{"a":' + b"[" * 100_000)
+        assert caught.value.code == "invalid_event"

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import eventlog
+from eventlog.decide import start
 from eventlog.errors import (
     ActionConflict,
     ActionFailed,
@@ -26,7 +28,7 @@ from eventlog.errors import (
 )
 from eventlog.events import CheckpointSaved, Owner, ProposalVerified, RunClaimed, Status, run_stream
 from eventlog.log import Append, Expect, NewEvent, RunLog
-from eventlog.proposal import Proposal
+from eventlog.proposal import Proposal, stored_proposal
 from eventlog.run import Run
 from eventlog.runtime.effects import Call, Conflicted, Executed, Promise, Recovered, Report
 from eventlog.runtime.failpoints import EFFECT_AFTER, INTENT_AFTER_COMMIT, INTENT_BEFORE_COMMIT, RESULT_BEFORE_COMMIT
@@ -281,6 +283,68 @@ async def test_nobody_forges_an_approval_through_the_public_door(log: RunLog, ru
     with pytest.raises(Misuse) as refusal:
         await log.append(run_stream("run-1"), [NewEvent("approval_recorded", {})], expect=Expect.any())
     assert refusal.value.code == "reserved_stream"
+
+
+# ── the proposal that a caller gives ─────────────────────────────────────────────────────────────────────────────────
+
+TWO_PEOPLE = eventlog.Policy(required=2, separation_of_duties=True)
+DOUBLED = b'{"action":"scripted","args":{"cents":1,"cents":1000000},"output":"bank"}'
+
+
+async def assert_never_asked(runner: eventlog.Runner, log: RunLog, proposal: Proposal, code: str) -> None:
+    before = await log.head()
+    with pytest.raises(InvalidInput) as refusal:
+        await runner.propose("run-1", proposal)
+    assert refusal.value.code == code
+    assert await log.head() == before, "nothing is written"
+    with pytest.raises(Refused) as unknown:
+        await runner.resume("run-1")
+    assert unknown.value.code == "unknown_run"
+
+
+async def test_an_action_that_two_people_approve_is_not_asked_on_the_terms_of_another(
+    log: RunLog, action: Scripted
+) -> None:
+    policies = {"scripted": TWO_PEOPLE, "note": eventlog.Policy(auto=True)}
+    note = Scripted()
+    note.name = "note"
+    runner = eventlog.Runner(log, actions=[action, note], policies=policies)
+    await assert_never_asked(runner, log, replace(proposal_of(), action="note"), "invalid_argument")
+    assert action.calls == note.calls == []
+    assert (await runner.propose("run-1", proposal_of())).status == "WAITING_FOR_USER"
+
+
+@pytest.mark.parametrize("change", [{"output": "bob"}, {"args": {"cents": 2}}, {"hash": "0" * 64}])
+async def test_what_is_shown_to_the_caller_is_what_is_asked(
+    runner: eventlog.Runner, log: RunLog, change: dict[str, Any]
+) -> None:
+    await assert_never_asked(runner, log, replace(proposal_of(cents=1), **change), "invalid_argument")
+
+
+async def test_args_that_changed_after_they_were_hashed_are_not_asked_silently(
+    runner: eventlog.Runner, log: RunLog
+) -> None:
+    proposal = proposal_of(cents=1)
+    proposal.args["cents"] = 10**6
+    await assert_never_asked(runner, log, proposal, "invalid_argument")
+
+
+async def test_bytes_with_a_key_twice_are_never_asked(runner: eventlog.Runner, log: RunLog) -> None:
+    await assert_never_asked(runner, log, stored_proposal(DOUBLED), "invalid_event")
+
+
+async def test_what_an_earlier_program_recorded_in_another_spelling_can_still_be_read_and_decided(
+    runner: eventlog.Runner, log: RunLog, action: Scripted
+) -> None:
+    asked = start(Run(run_id="run-1"), stored_proposal(DOUBLED))
+    await log.append_reserved([Append(run_stream("run-1"), asked.events, Expect.no_stream())])
+    run = await runner.state("run-1")
+    assert run.proposal is not None
+    assert (run.proposal.canonical, run.proposal.args) == (DOUBLED, {"cents": 1000000})
+    assert len(await runner.trace("run-1")) == 2
+    await runner.reject("run-1", run.proposal.hash)
+    assert (await runner.state("run-1")).status is Status.REJECTED
+    assert action.calls == []
 
 
 # ── how an effect ends ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -53,7 +53,7 @@ from eventlog.events import (
     Waiting,
 )
 from eventlog.log import RecordedEvent
-from eventlog.proposal import Proposal
+from eventlog.proposal import stored_proposal
 
 __all__ = ["trace_item", "trace_of"]
 
@@ -257,7 +257,7 @@ def _conflict(event: ActionConflict) -> Item:
 
 
 def _args_text(event: ProposalRecorded) -> str | None:
-    args = Proposal.decode(bytes(event.proposal)).args
+    args = stored_proposal(bytes(event.proposal)).args
     return _cut(json.dumps(args, ensure_ascii=False, sort_keys=True))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from eventlog.errors import ActionFailed
 from eventlog.log import RunLog, TransactionalLog
-from eventlog.proposal import Proposal
+from eventlog.proposal import stored_proposal
 from eventlog.run import Run
 from eventlog.runtime.attempts import AnyAction, described
 from eventlog.runtime.effect_events import Doing, Undoing
@@ -23,7 +23,7 @@ __all__ = ["call_of", "failed_check"]
 def call_of(run: Run, effect: Doing | Undoing, log: RunLog, reach: Reach, attempt: int) -> Call:
     """Return a call whose arguments are decoded afresh from what was approved: an action may change them."""
     assert run.proposal is not None, "what is approved has a proposal"
-    args: Any = Proposal.decode(run.proposal.canonical).args
+    args: Any = stored_proposal(run.proposal.canonical).args
     if isinstance(effect, Undoing):
         args = {"args": args, "result": deepcopy(run.result)}
     return Call(

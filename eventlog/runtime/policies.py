@@ -17,7 +17,7 @@ from eventlog.decide import Terms, check_roles
 from eventlog.errors import InvalidInput
 from eventlog.events import PolicyTerms
 from eventlog.plain import check_id
-from eventlog.proposal import Proposal
+from eventlog.proposal import Proposal, stored_proposal
 from eventlog.run import Run
 from eventlog.runtime.foreign import ends_program
 from eventlog.runtime.run_streams import printable
@@ -98,7 +98,7 @@ class Policy:
         name = printable(str(getattr(self.auto, "__qualname__", type(self.auto).__qualname__)))
         try:
             # Decoded afresh: a rule may change what it is given, and what is asked is what was proposed.
-            verdict: object = self.auto(Proposal.decode(proposal.canonical))
+            verdict: object = self.auto(stored_proposal(proposal.canonical))
         except BaseException as error:
             if ends_program(error):
                 raise

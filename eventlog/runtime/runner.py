@@ -16,7 +16,7 @@ from eventlog.errors import AppendTooLate, Conflict, InvalidInput, Refused, RunC
 from eventlog.events import Envelope
 from eventlog.log import RecordedEvent, RunLog
 from eventlog.plain import check_id
-from eventlog.proposal import Proposal
+from eventlog.proposal import Proposal, checked_proposal
 from eventlog.run import Run
 from eventlog.runtime.action_digests import ActionDigests
 from eventlog.runtime.attempts import AnyAction, Attempts
@@ -169,9 +169,11 @@ class Runner:
         """Begin a run of one action, which then waits for a decision, on the terms of its action's policy.
 
         Where the rule of that policy approves it, nobody is waited for. `subject` as for `start`. Raises
-        Refused(`run_exists`).
+        Refused(`run_exists`), and InvalidInput (`invalid_argument`, `invalid_event`) for a proposal whose fields and
+        bytes say different things, or whose bytes are not exactly those of a proposal; then nothing is written.
         """
         run = Run(run_id=check_run_id(run_id))
+        proposal = checked_proposal(proposal)
         for _ in range(MAX_REDECISIONS):
             # An end is counted from when the request is recorded: not before the last event of the log.
             floor_us = await self._streams.last_at_us() if self._policies.may_expire(proposal.action) else 0

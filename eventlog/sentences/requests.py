@@ -28,7 +28,7 @@ from eventlog.events import (
     ResumeStarted,
     TransitionRejected,
 )
-from eventlog.proposal import Proposal
+from eventlog.proposal import stored_proposal
 from eventlog.sentences.words import failure_text, joined, listed, named, quoted, value_text
 from eventlog.times import time_text
 
@@ -175,7 +175,7 @@ def _proposed(actor: str, event: ProposalRecorded) -> str:
 def _wanted(canonical: bytes) -> str:
     """Return what is proposed; bytes that are no proposal, which nothing would execute, as they are."""
     try:
-        proposal = Proposal.decode(canonical)
+        proposal = stored_proposal(canonical)
     except InvalidInput:
         return f"what is no proposal: {quoted(canonical.decode(errors='backslashreplace'))}"
     return f"{named(proposal.action)} with {value_text(proposal.args)} to {quoted(proposal.output)}"

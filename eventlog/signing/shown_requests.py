@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from eventlog.events import RUN_PREFIX, PolicyTerms, ProposalRecorded
 from eventlog.log import RecordedEvent
-from eventlog.proposal import Proposal
+from eventlog.proposal import stored_proposal
 from eventlog.signing.statements import Displayed
 from eventlog.text import is_hidden
 from eventlog.times import time_text
@@ -35,7 +35,7 @@ def shown_request(asked: RecordedEvent, log_id: bytes) -> str:
     Raises InvalidInput(`invalid_event`) where the event holds no proposal.
     """
     event: ProposalRecorded = asked.data
-    proposal = Proposal.decode(bytes(event.proposal))
+    proposal = stored_proposal(bytes(event.proposal))
     lines = [
         ("log", log_id.hex()),
         ("run", _json(asked.stream.removeprefix(RUN_PREFIX))),

@@ -28,7 +28,7 @@ import msgspec
 from eventlog.errors import InvalidInput
 from eventlog.events import RUN_PREFIX, ApprovalRecorded, Envelope, PolicyTerms, ProposalRecorded
 from eventlog.log import RecordedEvent
-from eventlog.proposal import Proposal, hash_of
+from eventlog.proposal import hash_of, stored_proposal
 from eventlog.signing.approver_keys import ApproverKey, ApproverKeys, is_signed_by
 from eventlog.signing.envelopes import pae, payload_of, signature_of
 from eventlog.signing.shown_requests import SHOWN_AS, displayed_request
@@ -142,7 +142,7 @@ def bindings(asked: RecordedEvent, log_id: bytes) -> dict[str, Any]:
     """
     event: ProposalRecorded = asked.data
     canonical = bytes(event.proposal)
-    proposal = Proposal.decode(canonical)
+    proposal = stored_proposal(canonical)
     return {
         "request_id": event.request_id,
         "log_id": log_id.hex(),

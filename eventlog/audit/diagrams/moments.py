@@ -48,7 +48,7 @@ from eventlog.events import (
     TransitionRejected,
 )
 from eventlog.log import RecordedEvent
-from eventlog.proposal import Proposal
+from eventlog.proposal import Proposal, stored_proposal
 from eventlog.text import shortened
 from eventlog.times import time_text
 
@@ -266,7 +266,7 @@ def _request_lines(event: ProposalRecorded) -> list[str]:
 
 def _proposal(event: ProposalRecorded) -> Proposal | None:
     try:
-        return Proposal.decode(bytes(event.proposal))
+        return stored_proposal(bytes(event.proposal))
     except InvalidInput:
         return None
 

@@ -17,8 +17,9 @@ import msgspec
 
 from eventlog import entry
 from eventlog.codec import REGISTRY
+from eventlog.errors import InvalidInput
 from eventlog.plain import Limits, parse_json
-from eventlog.proposal import Proposal, canonical_bytes, propose
+from eventlog.proposal import Proposal, canonical_bytes, propose, stored_proposal
 from eventlog.values import codec_for
 from tools.campaigns.fuzz import drawing
 from tools.campaigns.fuzz.target import Problem, Target
@@ -26,6 +27,7 @@ from tools.campaigns.fuzz.target import Problem, Target
 __all__ = ["TARGETS", "is_identical", "meaning"]
 
 _LIMITS: Final = (Limits(), Limits(), Limits(body_bytes=64), Limits(depth=3))
+_DEEP: Final = Limits(depth=500)
 
 
 def is_identical(left: Any, right: Any) -> bool:
@@ -123,7 +125,19 @@ def _draw_stored_proposal(chance: random.Random) -> bytes:
 
 
 def _check_stored_proposal(data: bytes) -> Problem:
-    return None if Proposal.decode(data).canonical == data else "other bytes are kept"
+    """What a log holds is read whatever its spelling; a caller's bytes are those that `propose` makes, or refused."""
+    stored = stored_proposal(data)
+    try:
+        is_made = propose(stored.action, stored.args, stored.output, limits=_DEEP).canonical == data
+    except InvalidInput:
+        is_made = False
+    try:
+        is_taken = Proposal.decode(data) == stored
+    except InvalidInput:
+        is_taken = False
+    if stored.canonical != data:
+        return "other bytes are kept"
+    return None if is_taken is is_made else f"from a caller it is taken: {is_taken}, though it is canonical: {is_made}"
 
 
 # ── the outputs of steps ─────────────────────────────────────────────────────────────────────────────────────────────
