@@ -689,7 +689,7 @@ class ActionFailed(Refused):
 
     An action may use a code of its own here, as `card_declined`; its hint is then that of `action_failed`. A failure is
     final if no attempt can do better; it is stored, and every later resume gets it again. It `covers_earlier` attempts
-    if it proves of them too that they did nothing.
+    if it proves of them too that they did nothing. Both are taken as `bool` says; what cannot say so is taken as False.
     """
 
     def __init__(

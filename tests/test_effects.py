@@ -440,6 +440,50 @@ async def test_a_failure_that_is_final_ends_the_run_and_every_resume_raises_it_a
     assert (await trace_of(log))[-1].data.reason == "already_failed"
 
 
+class _Unsaid:
+    """Neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("nobody can say")
+
+
+@pytest.mark.parametrize(
+    ("is_final", "is_so"),
+    [(1, True), ("yes", True), ([0], True), (0, False), ("", False), (None, False), (_Unsaid(), False)],
+)
+async def test_a_failure_that_is_said_to_be_final_by_something_else_than_true_or_false_is_recorded_all_the_same(
+    log: RunLog, make_runner: MakeRunner, is_final: Any, is_so: bool
+) -> None:
+    class Declined(Sending):
+        async def execute(self, call: Call) -> Report:
+            raise ActionFailed("mailbox_full", "nothing has happened", is_final=is_final, covers_earlier=is_final)
+
+    await approved(make_runner())
+    with pytest.raises(ActionFailed) as failure:
+        await make_runner(Declined(Receiver())).resume("run-1")
+    assert failure.value.is_final is is_so
+    failed = (await trace_of(log))[-1]
+    assert (failed.type, failed.data.error.code, failed.data.is_final) == ("action_failed", "mailbox_full", is_so)
+    run = await make_runner().state("run-1")
+    assert (run.status, run.open_intent) == (Status.FAILED if is_so else Status.APPROVED, None)
+
+
+async def test_whether_a_failure_covers_earlier_attempts_may_be_unsaid_and_is_then_not_so(
+    log: RunLog, make_runner: MakeRunner
+) -> None:
+    class Blind(Sending):
+        async def execute(self, call: Call) -> Report:
+            if call.attempt == 1:
+                raise OSError("the line is cut")
+            raise ActionFailed("mailbox_full", "nothing has happened", covers_earlier=_Unsaid())  # type: ignore[arg-type]
+
+    await approved(make_runner())
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            await make_runner(Blind(Receiver(), Promise.KEYED, key_lifetime_s=60.0)).resume("run-1")
+    assert (await trace_of(log))[-1].type == "outcome_unknown"
+
+
 async def test_a_failure_that_is_not_final_leaves_the_run_to_be_resumed(make_runner: MakeRunner) -> None:
     class Refusing(Sending):
         async def execute(self, call: Call) -> Report:

@@ -391,6 +391,25 @@ class TestOutcomes:
         assert (await runner.resume("run-1")).value == "done"
         assert len(calls.names) == 2 and len(set(calls.names)) == 1
 
+    async def test_a_failure_that_says_1_and_not_true_of_being_final_does_not_leave_an_open_intent_behind(
+        self, log: RunLog, clock: FakeClock
+    ) -> None:
+        @eventlog.action("apply", promise="opaque")
+        async def apply(call: Call) -> None:
+            raise ActionFailed("mailbox_full", "nothing has happened", is_final=1)  # type: ignore[arg-type]
+
+        @eventlog.workflow
+        async def tells(run: RunContext) -> str:
+            try:
+                await run.act("apply", {}, output="there")
+            except ActionFailed as error:
+                return f"{error.code} {error.is_final}"
+            return "done"
+
+        runner = runner_for(log, clock, tells, actions=[apply], policies={"apply": Policy(auto=True)})
+        assert (await runner.start(tells, "run-1")).value == "mailbox_full True"
+        assert (await types_in(log)).count("action_failed") == 1
+
     @pytest.mark.parametrize("verdict", ["executed", "not_executed", "abandoned"])
     async def test_an_outcome_that_nobody_knows_waits_for_a_person(
         self, log: RunLog, clock: FakeClock, calls: Calls, verdict: str

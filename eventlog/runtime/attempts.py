@@ -520,12 +520,13 @@ class _Attempt:
         the target, or shares a transaction with it, speaks of all.
         """
         message = described(error, named=False)
-        if self._may_have_happened and not error.covers_earlier and self._is_blind(has_looked):
+        if self._may_have_happened and not is_true(error.covers_earlier) and self._is_blind(has_looked):
             await self._unknown(f"an earlier attempt may have happened; this one has not ({error.code}: {message})")
         failure = Failure(code=printable(str(error.code)), message=message, details=_plain(error.details))
-        await self._record(self._effect.failed(failure, is_final=error.is_final))
+        is_final = is_true(error.is_final)
+        await self._record(self._effect.failed(failure, is_final=is_final))
         details = {**error.details, "run_id": self._run.run_id}
-        return logged(ActionFailed(failure.code, message, is_final=error.is_final, **details))
+        return logged(ActionFailed(failure.code, message, is_final=is_final, **details))
 
     async def _unknown(self, why: str, error: BaseException | None = None) -> NoReturn:
         why = printable(why)
@@ -585,6 +586,14 @@ def described(error: BaseException, *, named: bool = True) -> str:
     except Exception:
         text = "its text cannot be read"
     return printable(f"{type(error).__name__}: {text}" if named else text)
+
+
+def is_true(value: object) -> bool:
+    """Say whether a foreign value counts as true: one that cannot say so does not."""
+    try:
+        return bool(value)
+    except Exception:
+        return False
 
 
 def is_sound(report: Conflicted) -> bool:
