@@ -432,3 +432,18 @@ async def test_the_view_of_runs_says_what_was_settled_and_lets_the_next_effect_t
         assert (row["status"], row["executed"]) == (status.value, int(verdict == "executed"))
         if verdict == "not_executed":
             assert (await runner.resume("run-1")).result == "executed"
+
+
+async def test_a_verdict_on_a_run_that_has_asked_for_nothing_is_refused_and_no_fault_of_the_program(
+    log: RunLog, clock: FakeClock
+) -> None:
+    @eventlog.workflow
+    async def idle(run: eventlog.RunContext) -> None:
+        """Ask for nothing."""
+
+    runner = eventlog.Runner(log, workflows=[idle], clock=clock)
+    await runner.submit(idle, "run-1")
+    with pytest.raises(Refused) as refused:
+        await runner.reconcile("run-1", "executed", evidence="looked")
+    assert refused.value.code == "outcome_not_unknown"
+    assert (await runner.trace("run-1"))[-1].data.reason == "outcome_not_unknown"

@@ -134,10 +134,10 @@ def reconcile(
     """
     require_run(run)
     _check_verdict(verdict, evidence, result)
-    action, key = _action_at_stake(run)
     if not run.is_unknown and (claims is None or run.open_intent is None):
         message = f"the outcome of run {run.run_id!r} is not unknown: it is {run.status.value}"
         return refuse_transition(run, "outcome_not_unknown", f"reconcile:{verdict}", message)
+    action, key = _action_at_stake(run)
     if verdict == "not_executed" and _is_known_to_have_happened(run, key):
         message = f"a resumer of run {run.run_id!r} that came late has reported that the effect happened"
         return refuse_transition(run, "verdict_contradicted", f"reconcile:{verdict}", message)
