@@ -117,6 +117,13 @@ class TestHelp:
             env = {"_EVENTLOG_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(last)}
             assert f"plain,{expected}" in CommandLine(tmp_path)(env=env, status=0).text.splitlines()
 
+    def test_a_variable_that_asks_for_no_completion_is_named_and_not_silently_an_end(self, tmp_path: Path) -> None:
+        for instruction in ("junk", "bash_fly", "\x1b[31m_complete"):
+            ended = CommandLine(tmp_path)("resume", "a", env={"_EVENTLOG_COMPLETE": instruction}, status=1)
+            assert (ended.out, ended.error.count("\n")) == (b"", 1)
+            assert "_EVENTLOG_COMPLETE is set" in ended.error
+            assert ended.error.endswith("unset it\n")
+
 
 class TestOptions:
     def test_they_stand_anywhere(self, runs: HereCommandLine) -> None:

@@ -155,12 +155,14 @@ def _invoke(options: Options) -> int:
 
 def _complete(instruction: str) -> int:
     """Answer a shell that asks for completions, or for the script that asks."""
-    from eventlog.cli.output import write_bytes
+    from eventlog.cli.output import write_bytes, write_error_text
 
     said = BytesIO()
     with redirect_stdout(TextIOWrapper(said, encoding="utf-8", write_through=True)):  # click writes text and bytes
         status = shell_complete(eventlog, {}, "eventlog", COMPLETE, instruction)
         answer = said.getvalue()
+    if status and not answer:
+        write_error_text(f"error: {COMPLETE} is set, and no shell asks for completions by what it holds; unset it")
     write_bytes(answer)
     return status
 
