@@ -223,8 +223,10 @@ def too_late(run: Run) -> ApprovalExpired:
 
 def check_roles(roles: Collection[str]) -> tuple[str, ...]:
     """Return the roles, each once, if an event can hold them. Raises InvalidInput(`invalid_id`, `invalid_argument`)."""
-    if isinstance(roles, str):
-        raise InvalidInput("invalid_argument", "roles are several texts, not one", path="$.roles")
+    if isinstance(roles, str) or not isinstance(roles, Collection):
+        raise InvalidInput(
+            "invalid_argument", f"roles are several texts, not this {type(roles).__name__}", path="$.roles"
+        )
     brought = tuple(dict.fromkeys(check_id(role, "role", max_bytes=128) for role in roles))
     if len(brought) > _MAX_ROLES:
         raise InvalidInput("invalid_argument", f"more than {_MAX_ROLES} roles", path="$.roles")

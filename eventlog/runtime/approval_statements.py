@@ -27,6 +27,7 @@ from eventlog.events import LOG_STREAM, Envelope, ProposalRecorded, run_stream
 from eventlog.log import EventReader, ProvenLog, RecordedEvent
 from eventlog.merkle import TreeHead, is_consistent, is_included
 from eventlog.progress import fold_stream, requests_of
+from eventlog.runtime.arguments import check_given, check_if_given
 from eventlog.runtime.signed_decisions import log_ids_of, proven
 from eventlog.signing.approver_keys import ApproverKey, fold_approver_keys, key_of
 from eventlog.signing.ed25519 import PrivateKey
@@ -119,6 +120,10 @@ async def prepare_approval(
     clock: Clock | None = None,
 ) -> PreparedApproval:
     """Return the statement as `approval_statement`, with what is shown of the request."""
+    proven(log)
+    check_given(decision=decision, roles=roles, valid_for_s=valid_for_s)
+    check_if_given(approver=approver, key_id=key_id, request=request, proposal_hash=proposal_hash, reason=reason)
+    check_if_given(displayed=displayed, clock=clock)
     check_supplied("reason", reason or "")
     if not 0 < valid_for_s <= _MAX_VALID_S:
         raise InvalidInput("invalid_argument", f"a statement counts for seconds above 0, not for {valid_for_s!r:.80}")

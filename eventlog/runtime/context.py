@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, overload
 
 from eventlog.errors import InvalidInput
 from eventlog.plain import check_id
+from eventlog.runtime.arguments import check_if_given
 from eventlog.runtime.definitions import Workflow
 from eventlog.runtime.drive import BRANCH, GROUP, Branch, Drive, Suspended
 from eventlog.runtime.operations.acts import act
@@ -101,6 +102,7 @@ class RunContext:
             )
         if timeout_s is not None:
             checked_seconds("timeout_s", timeout_s)
+        check_if_given(retry=retry)
         own = self._drive.key(name, key)
         return self._ask(run_step, name, own, function, args, retry, timeout_s)
 

@@ -198,9 +198,9 @@ def _checked_function(function: Any, name: str) -> WorkflowFunction:
 
 
 def _checked_continues(continues: Iterable[str], name: str) -> tuple[str, ...]:
-    if isinstance(continues, str):
+    if isinstance(continues, str) or not isinstance(continues, Iterable):
         raise InvalidInput(
-            "invalid_argument", f"`continues` of workflow {name!r} is a list; write continues=[{continues!r}]"
+            "invalid_argument", f"`continues` of workflow {name!r} is a list; write continues=[{continues!r:.80}]"
         )
     found = tuple(continues)
     for each in found:

@@ -119,7 +119,7 @@ class People:
                 actor=self._name(actor),
                 roles=roles,
                 now_us=max(self.now_us(chosen), floor_us),
-                level=int(is_authenticated),
+                level=1 if is_authenticated else 0,  # a higher one is proved by a signature alone
             )
 
         return await self._carry_out(run_id, choose_and_decide, actor)

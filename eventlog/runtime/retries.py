@@ -39,6 +39,10 @@ class Retry:
         if self.first_delay_s > self.max_delay_s:
             message = f"`first_delay_s` is {self.first_delay_s}, and `max_delay_s` only {self.max_delay_s}"
             raise InvalidInput("invalid_argument", message)
+        for name in ("only", "never"):
+            if not _are_exceptions(getattr(self, name)):
+                message = f"`{name}` is a tuple of classes of exceptions, not {getattr(self, name)!r:.80}"
+                raise InvalidInput("invalid_argument", message)
         if not _is_number(self.factor) or not 1 <= self.factor <= 1000:
             raise InvalidInput("invalid_argument", f"`factor` is a number from 1 to 1000, not {self.factor!r:.80}")
 
@@ -60,6 +64,11 @@ class Retry:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_exceptions(value: object) -> bool:
+    kinds = value if isinstance(value, tuple) else (value,)  # one class alone is taken too, as by `except`
+    return all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)
 
 
 ONCE: Final = Retry(attempts=1)

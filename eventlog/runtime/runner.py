@@ -19,6 +19,7 @@ from eventlog.plain import check_id
 from eventlog.proposal import Proposal, checked_proposal
 from eventlog.run import Run
 from eventlog.runtime.action_digests import ActionDigests
+from eventlog.runtime.arguments import check_given, check_if_given
 from eventlog.runtime.attempts import AnyAction, Attempts
 from eventlog.runtime.definitions import Workflow
 from eventlog.runtime.effect_grounds import EffectGrounds
@@ -70,6 +71,8 @@ class Runner:
         clock: Clock | None = None,
         reach: Reach = pass_by,
     ) -> None:
+        check_given(log=log, actions=actions, workflows=workflows, keeps_tracebacks=keeps_tracebacks, reach=reach)
+        check_if_given(policies=policies, view=view, folder=folder, clock=clock)
         if not 0 < checked_seconds("lease_s", lease_s) <= _MAX_LEASE_S:
             raise InvalidInput(
                 "invalid_argument", f"lease_s is a number of seconds up to {_MAX_LEASE_S}, not {lease_s!r}"
@@ -131,6 +134,7 @@ class Runner:
 
     def shows(self, view: RunView) -> None:
         """Compare with this view before an effect, because people decide from it; unless one was given already."""
+        check_given(view=view)
         self._single_actions.view = self._single_actions.view or view
 
     async def start(
@@ -146,12 +150,14 @@ class Runner:
         Refused(`run_exists`, `nondeterministic_replay`), InvalidInput for arguments that cannot be stored exactly,
         ClaimLost if another process had to take the run over. If the caller is cancelled, the run is not.
         """
+        check_if_given(actor=actor, subject=subject)
         return await self._outcome(await self.workflows.start(workflow, run_id, args, actor, subject))
 
     async def submit(
         self, workflow: Workflow, run_id: str, *args: Any, actor: str | None = None, subject: str | None = None
     ) -> Outcome:
         """Record a run of the workflow, *durable* on return, for a worker or `resume` to drive. Raises as `start`."""
+        check_if_given(actor=actor, subject=subject)
         return await self._outcome(await self.workflows.submit(workflow, run_id, args, actor, subject))
 
     async def signal(self, run_id: str, name: str, payload: Any = None, *, actor: str | None = None) -> Outcome:
@@ -159,6 +165,7 @@ class Runner:
 
         Raises Refused(`unknown_run`, `cannot_signal`), InvalidInput with the path to what cannot be stored.
         """
+        check_if_given(actor=actor)
         check_run_id(run_id)
         check_id(name, "signal", max_bytes=128)
         return await self._outcome(await self.workflows.signal(run_id, name, payload, actor))
@@ -172,6 +179,8 @@ class Runner:
         Refused(`run_exists`), and InvalidInput (`invalid_argument`, `invalid_event`) for a proposal whose fields and
         bytes say different things, or whose bytes are not exactly those of a proposal; then nothing is written.
         """
+        check_given(proposal=proposal)
+        check_if_given(actor=actor, subject=subject)
         run = Run(run_id=check_run_id(run_id))
         proposal = checked_proposal(proposal)
         for _ in range(MAX_REDECISIONS):
@@ -216,6 +225,8 @@ class Runner:
         `statement_mismatch` (`field` in the details says where), `statement_expired`, `nonce_used`, `head_mismatch`.
         Each refusal is in the log, with what was supplied.
         """
+        check_given(proposal_hash=proposal_hash, roles=roles, is_authenticated=is_authenticated)
+        check_if_given(request=request, reason=reason, actor=actor, envelope=envelope)
         run = await self._people.decide(
             run_id,
             "approve",
@@ -242,6 +253,8 @@ class Runner:
         envelope: Envelope | None = None,
     ) -> Outcome:
         """Reject exactly the proposal with this hash; a rejection is final. Raises as `approve`."""
+        check_given(proposal_hash=proposal_hash, roles=roles, is_authenticated=is_authenticated)
+        check_if_given(request=request, reason=reason, actor=actor, envelope=envelope)
         run = await self._people.decide(
             run_id,
             "reject",
@@ -274,6 +287,8 @@ class Runner:
         approves the new proposal in the same append, as far as its terms let him. Raises as `approve`, and
         Refused(`unknown_action`) for another action that this program does not know.
         """
+        check_given(approves=approves, roles=roles)
+        check_if_given(request=request, action=action, args=args, output=output, reason=reason, actor=actor)
         run = await self._people.edit(
             run_id,
             request=request,
@@ -294,6 +309,7 @@ class Runner:
 
         Raises Refused: `unknown_run`, `approval_spent` once the effect has begun, `cannot_revoke`, `approval_expired`.
         """
+        check_if_given(request=request, reason=reason, actor=actor)
         return Outcome(run=await self._people.revoke(run_id, request=request, reason=reason, actor=actor))
 
     async def cancel(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Outcome:
@@ -301,6 +317,7 @@ class Runner:
 
         Raises Refused: `unknown_run`, `cannot_cancel`.
         """
+        check_if_given(reason=reason, actor=actor)
         run = await self._streams.load(check_run_id(run_id))
         if run.progress is not None:
             return await self._outcome(await self.workflows.cancel(run_id, reason, actor))
@@ -308,6 +325,7 @@ class Runner:
 
     async def expire(self, run_id: str, *, actor: str | None = None) -> Outcome:
         """Record every request of the run on which nobody decided in time. Raises Refused(`unknown_run`)."""
+        check_if_given(actor=actor)
         return await self._decided(await self._people.expire(run_id, actor=actor))
 
     async def resume(self, run_id: str, *, output: str | None = None, actor: str | None = None) -> Outcome:
@@ -322,6 +340,7 @@ class Runner:
         Raises Refused(`approval_required`, `definition_mismatch`, `nondeterministic_replay`, `unknown_workflow`,
         `cannot_resume`, …).
         """
+        check_if_given(output=output, actor=actor)
         run = await self._streams.load(check_run_id(run_id))
         if run.progress is None:
             return await self._single_actions.resume(run, output, actor)
@@ -356,6 +375,8 @@ class Runner:
         `request_ambiguous`), InvalidInput(`invalid_verdict`, `invalid_argument`, …), RunConflict while a resumer is at
         work.
         """
+        check_given(verdict=verdict, evidence=evidence)
+        check_if_given(request=request, at_version=at_version, actor=actor)
         run = await self._verdicts.record(
             check_run_id(run_id),
             verdict,
@@ -373,10 +394,12 @@ class Runner:
         That is an effect like any other: with an op_key, an intent and a result of its own, and safe to repeat after a
         crash. Raises Refused(`unknown_run`, `cannot_compensate`, `unknown_action`), and as `resume` for the effect.
         """
+        check_if_given(reason=reason, actor=actor)
         return await self._single_actions.compensate(check_run_id(run_id), reason, actor)
 
     async def state(self, run_id: str, *, at_version: int | None = None) -> Run:
         """Return the run as its events leave it, up to `at_version` if given. Raises Refused(`unknown_run`)."""
+        check_if_given(at_version=at_version)
         run = await self._streams.load(check_run_id(run_id), at_version)
         require_run(run)
         return run

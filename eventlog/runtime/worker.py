@@ -17,6 +17,7 @@ from eventlog.errors import Conflict, EventLogError, InvalidInput, Refused, Stor
 from eventlog.events import RUN_PREFIX
 from eventlog.log import CaughtUp, RecordedEvent
 from eventlog.runtime.agenda import TYPES, Agenda
+from eventlog.runtime.arguments import check_given
 from eventlog.runtime.claims import is_proved_dead
 from eventlog.runtime.runner import Runner
 from eventlog.stores.entropy import random_float, sample
@@ -70,6 +71,7 @@ class Worker:
     """
 
     def __init__(self, runner: Runner, *, max_concurrent: int = 20, grace_s: float = 30.0) -> None:
+        check_given(runner=runner, grace_s=grace_s)
         if type(max_concurrent) is not int or not 1 <= max_concurrent <= _MAX_CONCURRENT:
             raise InvalidInput("invalid_argument", f"`max_concurrent` is an int from 1, not {max_concurrent!r:.80}")
         self._runner: Final = runner
@@ -89,6 +91,7 @@ class Worker:
 
         Raises what makes the log unusable. If it is cancelled its runs are given free, as on a stop.
         """
+        check_given(until_idle=until_idle)
         self._runner.workflows.is_told = True
         following = asyncio.create_task(self._follow())
         try:
