@@ -73,6 +73,7 @@ TESTS: Final[tuple[str, ...]] = (
     "test_row_actions",
     "test_run",
     "test_runner",
+    "test_runner_arguments",
     "test_scanning",
     "test_secret_refs",
     "test_signed_approvals",
