@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import CodeType
 
@@ -126,3 +128,19 @@ def test_what_a_killed_process_left_of_its_measurement_is_not_read(tmp_path: Pat
     (tmp_path / "measured.half").write_bytes(b"")
     (tmp_path / "other").write_bytes(b"SQLite format 3\0")
     assert branches.readable(tmp_path) == [str(tmp_path / "measured.whole")]
+
+
+def test_a_mistake_in_what_is_read_at_import_is_tried_as_one_in_a_function_is() -> None:
+    """The label of an entry is in the published layout, which a test has to the letter."""
+    program = """
+from tools.mutation.mutants import mutants_of
+from tools.mutation.mutated_code import source_of
+from tools.mutation.trials import run_mutants
+
+module = "eventlog/entry.py"
+meant = [each for each in mutants_of(module, source_of(module)) if each.lines(source_of(module))[0].startswith("LABEL")]
+tried = list(run_mutants(meant, ["tests/test_entry.py"], 1))
+print([each.is_killed for each in tried])
+"""
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[True]"
