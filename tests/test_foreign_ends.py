@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import eventlog
-from eventlog import ActionFailed, Call, OutcomeUnknown, Policy, Promise, RunContext
+from eventlog import ActionFailed, Call, OutcomeUnknown, Policy, Promise, Retry, RunContext
 from eventlog.log import RunLog
 from eventlog.runtime.drive.suspension import Suspended
 from eventlog.runtime.foreign import Interruptions
@@ -55,7 +55,15 @@ async def closed() -> None:
     raise GeneratorExit
 
 
-ENDS = [cancelled_inside, cancelled_by_itself, cancelled_in_a_group, odd, suspended, closed]
+TYPES = {
+    cancelled_inside: "CancelledError",
+    cancelled_by_itself: "CancelledError",
+    cancelled_in_a_group: "BaseExceptionGroup",
+    odd: "Odd",
+    suspended: "Suspended",
+    closed: "GeneratorExit",
+}
+ENDS = list(TYPES)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -212,6 +220,36 @@ async def test_what_ends_the_program_passes_a_check_a_rule_a_write_and_an_action
             [],
             "resume_started",
         )
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_step_that_ends_so_has_failed_and_is_replayed_as_failed(log: RunLog, end: Any) -> None:
+    tried: list[str] = []
+
+    async def step() -> None:
+        tried.append("step")
+        await end()
+
+    async def fall_back() -> str:
+        return "the second best"
+
+    async def nothing() -> None:
+        pass
+
+    @eventlog.workflow
+    async def careful(run: RunContext) -> Any:
+        try:
+            await run.step("try", step, retry=Retry(attempts=2, first_delay_s=0))
+        except eventlog.StepFailed as failed:
+            found = [failed.error_type, await run.step("fall back", fall_back)]
+        return [*found, await run.act("send", {}, output="x")]
+
+    runner = eventlog.Runner(log, workflows=[careful], actions=[sending(nothing, [])])
+    outcome = await runner.start(careful, "run-1")
+    assert (outcome.status, len(tried)) == ("WAITING_FOR_USER", 2)
+    await runner.approve("run-1", outcome.requests[0].proposal_hash or "")
+    assert (await runner.resume("run-1")).value == [TYPES[end], "the second best", "sent"]
+    assert (await types_of(log)).count("step_failed") == len(tried) == 2
 
 
 async def test_a_caller_that_is_cancelled_ends_the_action_and_is_told_nothing_else(log: RunLog) -> None:

@@ -18,7 +18,7 @@ import eventlog
 from eventlog import ActionFailed, EventLogError, Expect, LogCorrupt, NewEvent, Promise, StoreUnavailable
 from eventlog.audit.heads.key_file import make_key_file
 from eventlog.audit.heads.local_signer import LocalSigner
-from eventlog.errors import CODES
+from eventlog.errors import CODES, InvalidInput, Misuse, OutcomeUnknown, Refused, RunConflict
 from eventlog.heads import HeadRequest, SignedHead, StaleHead
 from eventlog.log import RunLog
 from eventlog.merkle import TreeHead
@@ -263,6 +263,47 @@ async def test_workflow_whose_head_cannot_be_signed_stops_and_goes_on_when_it_is
         outcome = await runner.resume("run-1")
         assert (outcome.status, outcome.value) == ("COMPLETED", [{"number": 1}, {"number": 2}])
         assert (receiver.requests, told) == (2, [])
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidInput("key_unusable", "the token was pulled out"),
+        Misuse("missing_extra", "no library"),
+        RunConflict("run-1", "another was first"),
+        Refused("approval_rejected", "no"),
+        ActionFailed("card_declined", "no", is_final=True),
+        OutcomeUnknown("run-1", "nobody knows"),
+        Unreadable(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_signer_that_says_what_others_say_has_said_nothing_of_the_effect(path: Path, error: Exception) -> None:
+    signer = MemorySigner()
+    sent: list[str] = []
+
+    @eventlog.action("send", promise="opaque")
+    async def send(call: eventlog.Call) -> str:
+        sent.append(call.op_key)
+        return "sent"
+
+    def fail() -> None:
+        raise error
+
+    async with eventlog.open(path, signer=signer) as log:
+        runner = eventlog.Runner(log, actions=[send])
+        await approved(runner)
+        signer.before = fail
+        with pytest.raises(ActionFailed, match=f"it failed: {type(error).__name__}") as failed:
+            await runner.resume("run-1")
+        assert (failed.value.code, sent) == ("head_not_signed", [])
+        signer.before = lambda: None
+        assert ((await runner.resume("run-1")).status, len(sent)) == ("COMPLETED", 1)
 
 
 async def test_effect_in_a_log_whose_tree_is_damaged_is_not_performed(path: Path) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from eventlog.errors import EventLogError, StoreUnavailable
-from eventlog.heads import HeadRequest, HeadSigner, SignedHead
+from eventlog.errors import LogCorrupt, StoreUnavailable
+from eventlog.heads import HeadRequest, HeadSigner, SignedHead, StaleHead
 from eventlog.signing.notes import VerifierKey
 
 __all__ = ["SignerCalls"]
@@ -24,7 +24,11 @@ _TIMEOUT_S: Final = 15.0
 
 
 class SignerCalls:
-    """The calls of one signer. What it raises that is no error of the engine becomes `signer_unavailable`."""
+    """The calls of one signer.
+
+    What it raises that a signer is not meant to becomes `signer_unavailable`, also an error of the engine that speaks
+    of something else: whoever asks for a head would take it for an answer about what he does himself.
+    """
 
     def __init__(self, signer: HeadSigner) -> None:
         self._signer: Final = signer
@@ -57,12 +61,12 @@ class SignerCalls:
                     await asyncio.wait({self._running})
                 self._running = running = _start(function, *args)
                 return await asyncio.shield(running)
-        except EventLogError:
+        except (StaleHead, StoreUnavailable, LogCorrupt):
             raise
         except TimeoutError:
             raise _unavailable(f"it has not answered for {_TIMEOUT_S:g} s") from None
         except Exception as error:
-            raise _unavailable(f"it failed: {type(error).__name__}: {error}") from error
+            raise _unavailable(f"it failed: {_said(error)}") from error
 
 
 def _start(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
@@ -74,13 +78,13 @@ def _start(function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         try:
             outcome: tuple[Any, Exception | None] = (function(*args), None)
         except TimeoutError as error:  # its own, not ours
-            outcome = (None, _unavailable(f"it failed: {type(error).__name__}: {error}"))
+            outcome = (None, _unavailable(f"it failed: {_said(error)}"))
         except StopIteration as error:  # which a future does not take
             outcome = (None, RuntimeError(f"StopIteration: {error}"))
         except Exception as error:
             outcome = (None, error)
         except BaseException as error:
-            outcome = (None, RuntimeError(f"{type(error).__name__}: {error}"))
+            outcome = (None, RuntimeError(_said(error)))
         with suppress(RuntimeError):  # the loop was closed meanwhile; nobody is left to be told
             loop.call_soon_threadsafe(_deliver, future, *outcome)
 
@@ -100,6 +104,13 @@ def _deliver(future: asyncio.Future[Any], result: Any, error: Exception | None) 
 def _look_at(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:  # its text is code of its own
+        return f"{type(error).__name__}, whose text cannot be read"
 
 
 def _unavailable(why: str) -> StoreUnavailable:

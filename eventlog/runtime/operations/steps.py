@@ -14,6 +14,7 @@ from eventlog.events import Failure, StepCompleted, StepStarted, Waiting
 from eventlog.events import StepFailed as StepFailedEvent
 from eventlog.progress import Step
 from eventlog.runtime.drive import STEP, Asked, Drive
+from eventlog.runtime.foreign import Interruptions
 from eventlog.runtime.retries import Retry
 from eventlog.runtime.tools import failure_of
 from eventlog.values import ValueCodec, codec_of, digest_of
@@ -159,13 +160,13 @@ async def _attempt(drive: Drive, asked: Asked, call: _Call) -> tuple[Any] | None
             return None
         await drive.session.add(StepStarted(name=asked.name, key=asked.key, attempt=attempt))
     await drive.require_held()
+    interruptions = Interruptions()
     try:
         value = await call.make(asked.key)
         json, value = drive.tools.encoded_and_read(call.codec, value)
         await drive.tools.require_room(json, drive.run.run_id)
-    except (Exception, asyncio.CancelledError) as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+    except BaseException as error:
+        if interruptions.include(error):
             raise  # the step itself is cancelled; otherwise something that its function waited for was
         delay_s = _delay_s(call.retry, error, counted)
         failure = failure_of(error, "step_failed", keeps_traceback=drive.tools.keeps_tracebacks)
