@@ -271,6 +271,30 @@ class TestSubjects:
         assert cli("resume", "run-1", *self.KEYS, status=0).json["result"] == "already_completed"
         assert cli("verify", "--json", status=0).json["erasures"]["verdict"] == "ok"
 
+    def test_a_copy_from_before_an_erasure_is_put_back_and_the_subject_is_erased_again(
+        self, cli: HereCommandLine
+    ) -> None:
+        """What was open in the copy cannot be read, ended or cancelled: the erasure itself is the way out."""
+        cli("start", "run-1", "--output", "x", "--subject", "ann", *self.KEYS, status=0)
+        cli("start", "run-2", "--output", "y", *self.KEYS, status=0)
+        cli("db", "backup", "copy.db", *self.KEYS, status=0)
+        cli("runs", "cancel", "run-1", *self.KEYS, status=0)
+        cli("erase", "--subject", "ann", *BASIS, *self.KEYS, "--yes", status=0)
+        for name in ("a.db", "a.db-wal", "a.db-shm"):
+            (cli.folder / name).unlink(missing_ok=True)
+        (cli.folder / "copy.db").rename(cli.folder / "a.db")
+        cli("db", "restored", "--force", "--reason", "the disk was lost", *self.KEYS, status=0)
+        assert cli("runs", "cancel", "run-1", "--json", *self.KEYS, status=2).json["error"] == "subject_erased"
+        assert cli("verify", "--json", *self.KEYS).json["erasures"]["key_missing"] > 0
+        done = cli("erase", "--subject", "ann", *BASIS, *self.KEYS, "--yes", "--json", status=0).json
+        assert (done["is_complete"], done["streams"]) == (True, ["run:run-1"])
+        listed = cli("approvals", "list", "--json", *self.KEYS, status=0).json["approvals"]
+        assert {each["run_id"]: each["output"] for each in listed} == {"run-1": "[erased]", "run-2": "y"}
+        cli("runs", "cancel", "run-2", *self.KEYS, status=0)
+        cli("erase", "--run", "run-2", *BASIS, *self.KEYS, "--yes", status=0)
+        verified = cli("verify", "--json", *self.KEYS, status=0).json
+        assert (verified["erasures"]["verdict"], verified["erasures"]["key_missing"]) == ("ok", 0)
+
     def bodies(self, cli: HereCommandLine) -> list[bytes]:
         with closing(sqlite3.connect(cli.folder / "a.db")) as database:
             return [bytes(body) for (body,) in database.execute("SELECT CAST(body AS BLOB) FROM events")]

@@ -43,6 +43,10 @@ class BodyCipher:
         """Say whether the key of this id is here."""
         return self._keys.key(key_id) is not None
 
+    def is_destroyed(self, key_id: bytes) -> bool:
+        """Say whether the key of this id was here and was destroyed."""
+        return self._keys.is_destroyed(key_id)
+
     def is_key_of(self, key_id: bytes, subject: str) -> bool:
         """Say whether this is the id of that subject's key."""
         try:

@@ -62,6 +62,9 @@ _NOT_FLUSHABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errn
 class SubjectKeys:
     """The keys in `folder`, made if it is missing. Blocking, for any thread; several processes may use one folder.
 
+    Several logs too, each with a `purpose` of its own: with the same one they share the key of a subject, and to erase
+    him in one log ends what the other holds of him, though a process that writes there may not notice at once.
+
     `wrapping_key` is 32 bytes, or the path of a file with them or with their 64 hex digits, which nobody else may read
     and which lies outside of the folder. `purpose` keeps keys apart that are about the same subject.
 

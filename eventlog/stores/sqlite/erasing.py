@@ -198,6 +198,15 @@ class Erasing:
             raise unknown
         return key_id
 
+    async def is_key_destroyed(self, subject: str) -> bool:
+        """Say whether the key of a subject is destroyed, whatever the log says; raises as `erase_subject`.
+
+        A copy that was put back from before an erasure does not know of it.
+        """
+        key_id = await self.subject_key_id(subject)
+        assert self._cipher is not None, "it has the key's id"
+        return await asyncio.to_thread(self._cipher.is_destroyed, key_id)
+
     async def has_unreadable_streams(self, *, but: str | None = None) -> bool:
         """Say whether a stream is encrypted under a key that is not here and was not destroyed; that of `but` is none.
 
