@@ -478,8 +478,7 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "subject_key_missing": Explanation(
         "The stream is encrypted under the key of its subject, and this program was not given that key.",
-        "Name the folder of the keys with `--subject-keys FOLDER`, or `subject_keys=` in a program. In a copy that was "
-        "put back from before a subject was erased, erase that subject again: `eventlog erase --subject ID`.",
+        "Name the folder of the keys: `--subject-keys FOLDER`; in a copy from before an erasure, erase that subject again.",
     ),
     "run_open": Explanation(
         "The run has not ended, and goes on from what is in its events; nothing of it was erased.",
