@@ -398,7 +398,8 @@ CODES: Final[Mapping[str, Explanation]] = {
         "The operating system reported an I/O error; nothing was written.", "Check the disk, then try again."
     ),
     "store_out_of_memory": Explanation(
-        "There is not enough memory for the transaction; nothing was written.", "Append less at a time, or free memory."
+        "There is not enough memory for what was asked; nothing was written.",
+        "Free memory, or append and read less at a time.",
     ),
     "store_readonly": Explanation("The log is open for reading only.", "Open it with write access."),
     "store_cannot_open": Explanation(

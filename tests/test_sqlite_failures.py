@@ -256,6 +256,18 @@ async def test_where_no_file_can_be_made_any_more_the_disk_is_told_as_full(tmp_p
         assert failure.value.code == "store_full"
 
 
+async def test_copy_that_finds_no_room_is_told_as_one_that_cannot_be_made_and_leaves_nothing(tmp_path: Path) -> None:
+    need_command("mount")
+    with _small_disk(tmp_path / "disk") as disk:
+        async with open_file(tmp_path / "log.db") as log:
+            await log.append("s", [_event("x" * 100_000) for _ in range(20)], expect=Expect.no_stream())
+            with pytest.raises(StoreUnavailable) as failure:
+                await log.backup(disk / "copy.db")
+        assert failure.value.code == "store_full"
+        assert str(failure.value).startswith(f"cannot make the copy {str(disk / 'copy.db')!r}: ")
+        assert list(disk.iterdir()) == []
+
+
 def test_file_size_limit_is_definite_and_the_log_works_once_it_is_lifted(path: Path) -> None:
     need(resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY, "an open limit of the file size")
     seen = child.run(failure_scenarios.files_may_not_grow, path).result

@@ -7,7 +7,7 @@ test's choice, what SQLite would raise there, so that each kind of error meets e
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -21,15 +21,23 @@ from eventlog.plain import Limits
 from eventlog.stores.requests import Request, make_request
 from eventlog.stores.sqlite import plan as plans
 from eventlog.stores.sqlite.connection import Settings
-from eventlog.stores.sqlite.database import open_for_writing, read_facts
+from eventlog.stores.sqlite.database import migrate, open_for_writing, read_facts
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.identity import Identity
 from eventlog.stores.sqlite.rows import Rows
+from eventlog.stores.sqlite.schema import FORMAT_VERSION
 from eventlog.stores.sqlite.signed_heads import _flush_wal
 from eventlog.stores.sqlite.snapshots import load_snapshot, save_snapshot
 from eventlog.stores.sqlite.transaction import Batch, BatchOutcome, Transactions
+from eventlog.stores.sqlite.tree import tree_head
+from eventlog.stores.sqlite.view_tables import generations_without_table
+from eventlog.stores.sqlite.views import _in_transaction
 from eventlog.stores.sqlite.whole import ConnectionUnusable
 from eventlog.testing.clock import FakeClock
+from projections.sqlite_views.cursors import CursorFile, Handled
+from projections.sqlite_views.database import ViewFile
+from projections.sqlite_views.entries import _read as read_entries
+from tools.campaigns.storage.log_files import open_file
 
 Failures = dict[str, Exception]
 
@@ -281,3 +289,111 @@ def test_identity_takes_a_write_ahead_log_that_comes_later_for_its_own_and_no_se
 def test_write_ahead_log_that_is_not_there_has_nothing_to_be_flushed(connection: Failing, path: Path) -> None:
     _flush_wal(connection, f"{path}-gone")
     _flush_wal(connection, str(path))
+
+
+# ── transactions that SQLite has ended by itself ──────────────────────────────────────────────────────────────────────
+
+
+class EndsBehind(sqlite3.Connection):
+    """Does what SQLite does where memory runs out in a statement: ends the transaction, and the statement fails."""
+
+    at: str | None = None
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        """Execute the statement, unless it is one that has no memory enough."""
+        if self.at is not None and self.at in sql and self.in_transaction:
+            super().execute("ROLLBACK")
+            raise MemoryError
+        return super().execute(sql, *args)
+
+
+def _read_types(connection: sqlite3.Connection) -> None:
+    connection.execute("SELECT count(*) FROM types")
+
+
+@pytest.mark.parametrize(
+    ("at", "read"),
+    [
+        ("FROM streams", lambda connection: Rows(read_facts(connection), REGISTRY).stream_page(connection, "s0", 0, 9)),
+        (
+            "FROM streams",
+            lambda connection: Rows(read_facts(connection), REGISTRY).stream_page_back(connection, "s0", None, 9),
+        ),
+        ("SELECT", lambda connection: tree_head(connection, None)),
+        ("SELECT", generations_without_table),
+        ("SELECT", lambda connection: read_entries(connection, False)),
+    ],
+    ids=["stream", "stream back", "tree", "tables", "entries"],
+)
+def test_reader_that_runs_out_of_memory_is_told_so_and_not_that_no_transaction_is_active(
+    path: Path, transactions: Transactions, connection: Failing, at: str, read: Callable[[sqlite3.Connection], object]
+) -> None:
+    assert told(commit(transactions, connection)) == ["ok", "ok"]
+    with closing(sqlite3.connect(path, factory=EndsBehind, isolation_level=None)) as reader:
+        expected = read(reader)
+        reader.at = at
+        with pytest.raises(MemoryError):
+            read(reader)
+        reader.at = None
+        assert read(reader) == expected
+
+
+def test_migration_that_runs_out_of_memory_is_told_so_and_not_as_damage(path: Path, connection: Failing) -> None:
+    with closing(sqlite3.connect(path, factory=EndsBehind, isolation_level=None)) as opening:
+        opening.at = "FROM types"
+        with pytest.raises(EventLogError) as told:
+            migrate(opening, migrations={FORMAT_VERSION: _read_types})
+        assert told.value.code == "store_out_of_memory"
+
+
+async def test_file_of_views_that_finds_no_memory_on_opening_says_so_and_not_that_it_is_damaged(path: Path) -> None:
+    async with open_file(path) as log:
+        views = ViewFile(path.with_name("views.db"), log)
+        with closing(sqlite3.connect(":memory:", factory=EndsBehind, isolation_level=None)) as opening:
+            opening.at = "FROM sqlite_schema"
+            with pytest.raises(MemoryError):
+                views._prepare(opening)
+
+
+async def test_file_of_views_ends_a_transaction_that_could_not_be_ended_before_it_begins_one(path: Path) -> None:
+    async with open_file(path) as log, ViewFile(path.with_name("views.db"), log) as views:
+        await views.look(lambda connection: connection.execute("BEGIN").fetchone())
+        await views.write_view(lambda connection: connection.execute("CREATE TABLE kept (x)").fetchone())
+        await views.look(lambda connection: connection.execute("BEGIN").fetchone())
+        assert await views.look(lambda connection: connection.execute("SELECT count(*) FROM kept").fetchone()) == (0,)
+
+
+async def test_file_of_positions_ends_a_transaction_that_could_not_be_ended_before_it_begins_one(path: Path) -> None:
+    async with CursorFile(path, b"s" * 16) as positions:
+        await positions._worker.run(lambda connection: connection.execute("BEGIN").fetchone())
+        start = Handled(name="letters", position=0, leaf=None)
+        assert await positions.begin(start, 0) == start
+
+
+def test_commit_of_a_view_s_table_that_fails_leaves_no_transaction_to_the_next_append(
+    transactions: Transactions, connection: Failing
+) -> None:
+    connection.failures = {"COMMIT": MemoryError()}
+    with pytest.raises(MemoryError):
+        transactions.apart(connection, "preparing", lambda: _in_transaction(connection, lambda _: None))
+    assert told(commit(transactions, connection)) == ["ok", "ok"]
+
+
+def test_view_s_transaction_that_cannot_be_rolled_back_is_told_by_its_cause_and_ends_its_connection(
+    transactions: Transactions, connection: Failing
+) -> None:
+    connection.failures = {"COMMIT": MemoryError(), "ROLLBACK": error_of("SQLITE_NOMEM")}
+    with pytest.raises(ConnectionUnusable, match="could not be rolled back") as unusable:
+        transactions.apart(connection, "preparing", lambda: _in_transaction(connection, lambda _: None))
+    assert isinstance(unusable.value.told, EventLogError)
+    assert unusable.value.told.code == "store_out_of_memory"
+
+
+def test_append_whose_transaction_a_trigger_has_rolled_back_is_refused_for_that_reason(
+    transactions: Transactions, connection: Failing
+) -> None:
+    connection.execute(
+        "CREATE TRIGGER treacherous BEFORE INSERT ON events BEGIN SELECT raise(ROLLBACK, 'not with me'); END"
+    )
+    outcome = commit(transactions, connection)
+    assert [str(answer) for answer in outcome.answers] == ["the database refuses the next event: not with me"] * 2

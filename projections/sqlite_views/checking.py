@@ -19,6 +19,7 @@ import msgspec
 from eventlog.errors import EventLogError
 from eventlog.stores.sqlite.connection import Settings, Worker, connect
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
+from eventlog.stores.sqlite.rollback import one_snapshot
 from eventlog.stores.sqlite.schema import CREATE_VIEWS
 from eventlog.stores.sqlite.view_registry import ENTRY_COLUMNS, add_entry, as_entry, table_name
 from eventlog.views import ViewEntry, ViewProblem
@@ -140,9 +141,8 @@ class _Fresh:
             self._cache.clear()
 
     def compare(self, connection: sqlite3.Connection, limit: int) -> Checked | None:
-        """Compare with the view as it stands now, at its own position, in one snapshot."""
-        connection.execute("BEGIN")
-        try:
+        """Compare with the view as it stands now, at its own position, in one snapshot; what it folds is not kept."""
+        with one_snapshot(connection):
             entry = self._entry_of(connection)
             if entry is None:
                 return None
@@ -152,8 +152,6 @@ class _Fresh:
             while self._position < min(entry.position, head):
                 self._fold(connection, min(entry.position, head, self._position + _PAGE))
             return self._compared(connection, entry, head, limit)
-        finally:
-            connection.execute("COMMIT")
 
     def _begin_anew(self, connection: sqlite3.Connection) -> None:
         """Start over for a view that was begun anew meanwhile: what was folded is ahead of it."""

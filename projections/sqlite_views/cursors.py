@@ -25,6 +25,7 @@ from eventlog.stores.sqlite.connection import Settings, Worker, connect
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.foreign_write import ConnectionBroken, TransactionEnded, WriteCursor, kept_tables, run_write
+from eventlog.stores.sqlite.rollback import behind_nothing, roll_back
 from eventlog.stores.sqlite.schema import APPLICATION_ID
 from eventlog.views import described
 from projections.sqlite_views.database import cut_write_ahead_log
@@ -163,7 +164,7 @@ class CursorFile:
 
     async def _write(self, function: Callable[..., Handled], *args: Any) -> Handled:
         try:
-            return await self._worker.run(self._in_transaction, function, *args)
+            return await self._worker.run(behind_nothing, self._in_transaction, function, *args)
         except ConnectionBroken as error:
             raise StoreUnavailable("store_io_error", f"nothing was written to {self._path!r}: {error}") from error
         except DRIVER_ERRORS as error:
@@ -176,8 +177,7 @@ class CursorFile:
                 result = function(connection, *args)
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                roll_back(connection)
                 raise
             cut_write_ahead_log(connection, self._path)
             return result

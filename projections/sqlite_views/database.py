@@ -20,6 +20,7 @@ from eventlog.stores.sqlite.connection import Settings, Worker, connect
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.files import is_on_read_only_medium
+from eventlog.stores.sqlite.rollback import behind_nothing, roll_back
 from eventlog.stores.sqlite.scan import Scan
 from eventlog.stores.sqlite.schema import APPLICATION_ID, CREATE_VIEWS
 from eventlog.views import Selection
@@ -123,7 +124,7 @@ class ViewFile:
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         try:
-            return await self._worker.run(function, *args)
+            return await self._worker.run(behind_nothing, function, *args)
         except DRIVER_ERRORS as error:
             raise translate(error, f"cannot use the views at {self._path!r}") from error
 
@@ -134,8 +135,7 @@ class ViewFile:
                 result = function(connection, *args)
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                roll_back(connection)
                 raise
             cut_write_ahead_log(connection, self._path)
             return result
@@ -162,7 +162,7 @@ class ViewFile:
                 connection.execute("INSERT INTO view_owner VALUES (?)", (self._log.store_id,))
             (owner,) = connection.execute("SELECT store_id FROM view_owner").fetchone()
         except BaseException:
-            connection.execute("ROLLBACK")
+            roll_back(connection)
             raise
         connection.execute("COMMIT")
         if owner != self._log.store_id:

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from eventlog.stores.sqlite.rollback import one_snapshot
 from eventlog.stores.sqlite.view_registry import all_entries, table_name
 from eventlog.views import ViewEntry
 from projections.sqlite_views.database import ViewDatabase
@@ -31,13 +32,10 @@ async def read_entries(database: ViewDatabase, *, counts_rows: bool = False) -> 
 
 
 def _read(connection: sqlite3.Connection, counts_rows: bool) -> ViewEntries:
-    connection.execute("BEGIN")
-    try:
+    with one_snapshot(connection):
         entries = all_entries(connection)
         head: int = connection.execute(_HEAD).fetchone()[0]
         rows = _count_rows(connection, entries) if counts_rows else {}
-    finally:
-        connection.execute("COMMIT")
     return ViewEntries(entries, head, rows)
 
 

@@ -33,6 +33,7 @@ from eventlog.stores.artifacts import (
 )
 from eventlog.stores.entropy import random_bytes
 from eventlog.stores.exclusive_rename import NO_EXCLUSIVE_RENAME, rename_exclusively
+from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.view_registry import all_entries
 from eventlog.stores.sqlite.view_tables import drop_page
 
@@ -53,9 +54,16 @@ def copy_log(connection: sqlite3.Connection, artifacts: ArtifactFolder, target: 
 
     Raises StoreUnavailable(`store_cannot_open`) if the target, or a file that would belong to it, exists or cannot be
     made, and LogCorrupt (`artifact_missing`, `artifact_damaged`) with the position of the event that names the
-    artifact. Nothing is left behind then.
+    artifact, and what the driver raises as a coded error. Nothing is left behind then.
     """
     _check_free(target)
+    try:
+        return _copy_to(connection, artifacts, target)
+    except DRIVER_ERRORS as error:
+        raise translate(error, f"cannot make the copy {target!r}") from error
+
+
+def _copy_to(connection: sqlite3.Connection, artifacts: ArtifactFolder, target: str) -> int:
     partial = f"{target}.{random_bytes(8).hex()}.partial"
     with coded_os_errors(f"cannot make {target!r}"):
         try:

@@ -141,10 +141,18 @@ class Worker:
         self._is_open = False
 
     async def open(self) -> None:
-        """Run the connector on the thread. Raises what it raises; when cancelled, closes what it opened meanwhile."""
+        """Run the connector on the thread. Raises what it raises; when cancelled, closes what it opened meanwhile.
+
+        Raises StoreUnavailable(`store_out_of_memory`) if there is no room for another thread.
+        """
         if self._lock is not None:
             self._lock.share()
-        self._aiosqlite._thread.start()
+        try:
+            self._aiosqlite._thread.start()
+        except (RuntimeError, MemoryError) as error:
+            if self._lock is not None:
+                self._lock.let_go()
+            raise StoreUnavailable("store_out_of_memory", f"cannot open {self._path!r}: {error}") from error
         self._is_open = True
         opened = self._queue(self._connect)
         try:

@@ -18,6 +18,7 @@ from eventlog.stores.entropy import random_bytes
 from eventlog.stores.sqlite.connection import Settings, connect
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
+from eventlog.stores.sqlite.rollback import roll_back
 from eventlog.stores.sqlite.schema import (
     APPLICATION_ID,
     CREATE,
@@ -98,7 +99,7 @@ def migrate(connection: sqlite3.Connection, *, migrations: Mapping[int, Migratio
         try:
             _migrate_inside(connection, target, migrations)
         except BaseException:
-            connection.execute("ROLLBACK")
+            roll_back(connection)
             raise
         connection.execute("COMMIT")
     except DRIVER_ERRORS as error:

@@ -11,6 +11,7 @@ from eventlog.errors import StoreBusy, StoreUnavailable
 from eventlog.stores.sqlite.connection import Worker
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, translate
 from eventlog.stores.sqlite.file_lock import FileLock
+from eventlog.stores.sqlite.rollback import behind_nothing
 
 __all__ = ["ReadConnections"]
 
@@ -40,7 +41,7 @@ class ReadConnections:
             self._check_open()
             worker = self._free.pop() if self._free else await self._open()
             self._check_open()
-            hop = worker.start(function, *args)
+            hop: asyncio.Future[T] = worker.start(behind_nothing, function, *args)
             try:
                 return await hop
             except DRIVER_ERRORS as error:
@@ -70,5 +71,7 @@ class ReadConnections:
                 self._all.remove(worker)
             if isinstance(error, TimeoutError):
                 raise StoreBusy("the lock was not free in time for opening a read connection") from None
+            if isinstance(error, DRIVER_ERRORS):
+                raise translate(error, "cannot open a read connection") from error
             raise
         return worker

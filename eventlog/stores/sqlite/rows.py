@@ -21,6 +21,7 @@ from eventlog.stores.judged import to_judge
 from eventlog.stores.requests import Wanted
 from eventlog.stores.sqlite.database import Facts, read_facts
 from eventlog.stores.sqlite.redactions import Body, BodyKeys, Place, Redactions, plain_body
+from eventlog.stores.sqlite.rollback import one_snapshot
 from eventlog.stores.subscription import TailPage, Unreadable
 
 __all__ = ["LastLeaves", "Rows"]
@@ -77,16 +78,13 @@ class Rows:
         self, connection: sqlite3.Connection, stream: str, after: int, limit: int
     ) -> tuple[list[RecordedEvent], int]:
         """Return up to `limit` events of a stream behind version `after` and its version, from one snapshot."""
-        connection.execute("BEGIN")
-        try:
+        with one_snapshot(connection):
             row = connection.execute(_STREAM, (stream,)).fetchone()
             if row is None:
                 return [], 0
             (version,) = connection.execute(_VERSION, row).fetchone()
             previous = self._leaf_before(connection, row[0], stream, after, version)
             return self._follow_stream(connection, (row[0], after, limit), stream, previous), version
-        finally:
-            connection.execute("ROLLBACK")
 
     def stream_page_back(
         self, connection: sqlite3.Connection, stream: str, before: int | None, limit: int
@@ -95,8 +93,7 @@ class Rows:
 
         The page is read and followed forwards, from the leaf in front of its oldest event, and so verified like any.
         """
-        connection.execute("BEGIN")
-        try:
+        with one_snapshot(connection):
             row = connection.execute(_STREAM, (stream,)).fetchone()
             if row is None:
                 return []
@@ -105,8 +102,6 @@ class Rows:
             after = max(newest - limit, 0)
             previous = self._leaf_before(connection, row[0], stream, after, version)
             return self._follow_stream(connection, (row[0], after, newest - after), stream, previous)[::-1]
-        finally:
-            connection.execute("ROLLBACK")
 
     def find(self, connection: sqlite3.Connection, event_id: bytes) -> RecordedEvent | None:
         """Return the event with this id, or None."""

@@ -14,6 +14,7 @@ from typing import Final
 from eventlog.log import Snapshot, StreamSlice
 from eventlog.stores.sqlite.failures import DRIVER_ERRORS, primary
 from eventlog.stores.sqlite.file_lock import FileLock
+from eventlog.stores.sqlite.rollback import roll_back
 from eventlog.stores.sqlite.rows import Rows
 from eventlog.stores.telemetry import logger
 
@@ -79,14 +80,5 @@ def save_snapshot(connection: sqlite3.Connection, lock: FileLock, stream: str, s
         except DRIVER_ERRORS as error:
             logger.warning("snapshot_not_saved", stream=stream, why=str(error))
             is_io_error = isinstance(error, sqlite3.Error) and primary(error) == sqlite3.SQLITE_IOERR
-            return _roll_back(connection) or (str(error) if is_io_error else None)
-    return None
-
-
-def _roll_back(connection: sqlite3.Connection) -> str | None:
-    try:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-    except DRIVER_ERRORS as error:
-        return f"a transaction could not be rolled back: {error}"
+            return roll_back(connection) or (str(error) if is_io_error else None)
     return None

@@ -31,6 +31,7 @@ from eventlog.stores.sqlite.file_lock import FileLock
 from eventlog.stores.sqlite.foreign_write import ConnectionBroken
 from eventlog.stores.sqlite.identity import Identity
 from eventlog.stores.sqlite.plan import Answer, Known, Plan, RequestEndedAll
+from eventlog.stores.sqlite.rollback import end_transaction, roll_back
 from eventlog.stores.sqlite.rows import Rows
 from eventlog.stores.sqlite.scan import Placed
 from eventlog.stores.sqlite.schema import EVENT_COLUMNS, INSERT_EVENT
@@ -198,9 +199,10 @@ class Transactions:
                 return work()
             except SQLITE_ERRORS as error:
                 self._forget()
-                if not is_poison_inside(error):
+                why = roll_back(connection) or (str(error) if is_poison_inside(error) else None)
+                if why is None:
                     raise
-                self._unusable = str(error)
+                self._unusable = why
                 raise ConnectionUnusable(self._unusable, told=translate(error, doing)) from error
 
     def forget(self, _: sqlite3.Connection) -> None:
@@ -258,7 +260,7 @@ class Transactions:
                 if is_careful:
                     raise LogCorrupt("append_refused", f"the database refuses the next event: {error}") from error
                 is_careful = True
-                connection.execute("ROLLBACK")
+                end_transaction(connection)
             self._forget()
             connection.execute("BEGIN IMMEDIATE")
 

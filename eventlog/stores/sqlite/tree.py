@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 from eventlog.errors import InvalidInput, LogCorrupt
@@ -28,6 +27,7 @@ from eventlog.merkle import (
     is_included,
     node_hash,
 )
+from eventlog.stores.sqlite.rollback import one_snapshot
 from eventlog.stores.sqlite.schema import INSERT_TILE, UPDATE_TREE
 
 __all__ = [
@@ -96,7 +96,7 @@ def tree_head(connection: sqlite3.Connection, size: int | None) -> TreeHead:
 
     Raises InvalidInput(`invalid_argument`) for a size that the log has not, LogCorrupt.
     """
-    with _snapshot(connection):
+    with one_snapshot(connection):
         last = _last(connection)
         _check_size(last if size is None else size, last)
         return _head(connection, last if size is None else size, last, hashes_in(connection))
@@ -107,7 +107,7 @@ def checked_head(connection: sqlite3.Connection, after: int) -> TreeHead:
 
     Raises LogCorrupt(`tree_mismatch`) unless that is the tree that was written with them.
     """
-    with _snapshot(connection):
+    with one_snapshot(connection):
         last = _last(connection)
         stored = read_frontier(connection, last)
         frontier = frontier_of(min(after, last), hashes_in(connection))
@@ -121,7 +121,7 @@ def checked_head(connection: sqlite3.Connection, after: int) -> TreeHead:
 
 def prove_inclusion(connection: sqlite3.Connection, position: int, size: int) -> list[bytes]:
     """Return the proof that the event at `position` is in the tree of `size`. Raises InvalidInput, LogCorrupt."""
-    with _snapshot(connection):
+    with one_snapshot(connection):
         last = _last(connection)
         _check_size(size, last)
         if type(position) is not int or not 1 <= position <= size:
@@ -137,7 +137,7 @@ def prove_inclusion(connection: sqlite3.Connection, position: int, size: int) ->
 
 def prove_consistency(connection: sqlite3.Connection, old_size: int, size: int) -> list[bytes]:
     """Return the proof that the tree of `size` begins with that of `old_size`. Raises InvalidInput, LogCorrupt."""
-    with _snapshot(connection):
+    with one_snapshot(connection):
         last = _last(connection)
         _check_size(size, last)
         if type(old_size) is not int or not 0 <= old_size <= size:
@@ -220,16 +220,6 @@ def add_head(connection: sqlite3.Connection, signed: SignedHead) -> None:
     """Keep a signed head, inside the transaction it is called in; the first of a size and an incarnation stays."""
     if connection.execute(_HAS_HEAD, (signed.head.size, signed.log_id)).fetchone() is None:
         connection.execute(_ADD_HEAD, (signed.head.size, signed.log_id, signed.note, signed.signed_at_us))
-
-
-@contextmanager
-def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let everything inside be read from one state of the log."""
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        connection.execute("ROLLBACK")
 
 
 def _head(connection: sqlite3.Connection, size: int, last: int, hashes: Hashes) -> TreeHead:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from eventlog.errors import LogCorrupt
+from eventlog.stores.sqlite.rollback import one_snapshot
 from eventlog.stores.sqlite.schema import OWN_TABLES
 from eventlog.stores.sqlite.view_registry import all_entries, find_entry, remove_entry, set_state, table_name
 from eventlog.views import ViewEntry
@@ -30,11 +31,8 @@ def without_table(connection: sqlite3.Connection, entries: Iterable[ViewEntry]) 
 
 def generations_without_table(connection: sqlite3.Connection) -> frozenset[int]:
     """Return the generations of all entries whose table is gone, as of one moment. Called outside a transaction."""
-    connection.execute("BEGIN")
-    try:
+    with one_snapshot(connection):
         return without_table(connection, all_entries(connection))
-    finally:
-        connection.execute("COMMIT")
 
 
 def set_aside(connection: sqlite3.Connection, name: str) -> bool:

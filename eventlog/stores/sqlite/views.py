@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from eventlog.errors import EventLogError
 from eventlog.stores.sqlite.failures import SQLITE_ERRORS
+from eventlog.stores.sqlite.rollback import roll_back
 from eventlog.stores.sqlite.scan import Placed, Scan
 from eventlog.stores.sqlite.view_builds import (
     InlineView,
@@ -298,9 +299,8 @@ def _in_transaction(connection: sqlite3.Connection, work: Callable[..., T], *arg
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = work(connection, *args)
+        connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        roll_back(connection)
         raise
-    connection.execute("COMMIT")
     return result

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from eventlog.errors import EventLogError
 from eventlog.stores.sqlite.failures import SQLITE_ERRORS, is_definite_at_commit, is_poison, is_poison_inside, translate
+from eventlog.stores.sqlite.rollback import roll_back
 
 __all__ = ["CommitInDoubt", "ConnectionUnusable", "in_one_transaction"]
 
@@ -58,13 +59,13 @@ def in_one_transaction(connection: sqlite3.Connection, doing: str, work: Callabl
         result = work()
         _commit(connection)
     except SQLITE_ERRORS as error:
-        why = _roll_back(connection) or (str(error) if is_poison_inside(error) else None)
+        why = roll_back(connection) or (str(error) if is_poison_inside(error) else None)
         raise _refused(error, doing, why) from error
     except _InDoubt as doubt:
-        _roll_back(connection)
+        roll_back(connection)
         raise ConnectionUnusable(f"COMMIT failed: {doubt}", result=result) from doubt.__cause__
     except BaseException as error:
-        why = _roll_back(connection)
+        why = roll_back(connection)
         if why is not None:
             raise ConnectionUnusable(why, told=_coded(error, doing)) from error
         raise
@@ -92,13 +93,3 @@ def _refused(error: sqlite3.Error | MemoryError, doing: str, why: str | None) ->
 
 def _coded(error: BaseException, doing: str) -> EventLogError:
     return error if isinstance(error, EventLogError) else EventLogError("unexpected", f"{doing}: {error}")
-
-
-def _roll_back(connection: sqlite3.Connection) -> str | None:
-    """End the transaction, if SQLite has not; return why the connection cannot be used, if it cannot be ended."""
-    try:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-    except SQLITE_ERRORS as error:
-        return f"a transaction could not be rolled back: {error}"
-    return None
