@@ -293,8 +293,8 @@ CAMPAIGN: Final = Campaign(
             (
                 Break(
                     "eventlog/stores/sqlite/reader.py",
-                    "            hop = worker.start(function, *args)\n",
-                    "            hop = worker.start(_holding(function), *args)\n",
+                    "worker.start(behind_nothing, function, *args)\n",
+                    "worker.start(behind_nothing, _holding(function), *args)\n",
                 ),
                 Break(
                     "eventlog/stores/sqlite/reader.py",
