@@ -50,7 +50,7 @@ from eventlog.events import (
     RunFailed,
     Status,
 )
-from eventlog.proposal import Proposal, canonical_args
+from eventlog.proposal import canonical_args, stored_proposal
 from eventlog.views import ViewEvent
 from projections.projection import GroupProjection, Key, Row
 
@@ -174,7 +174,7 @@ def _asked(rows: Mapping[Key, Row], recorded: ViewEvent, superseded: str | None)
     before = rows.get((run_id, step, superseded)) if superseded is not None else None
     replaced = [] if before is None else [{**before, "status": "superseded", "wanted": None}]
     canonical = bytes(event.proposal)
-    proposal = Proposal.decode(canonical)
+    proposal = stored_proposal(canonical)
     policy = event.policy or PolicyTerms()
     asked = {
         "run_id": run_id,

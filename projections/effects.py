@@ -46,7 +46,7 @@ from eventlog.events import (
     ResumeStarted,
     RunClaimed,
 )
-from eventlog.proposal import Proposal
+from eventlog.proposal import stored_proposal
 from eventlog.views import ViewEvent
 from projections.projection import GroupProjection, Key, Row
 
@@ -168,7 +168,7 @@ def _asked_last(rows: Mapping[Key, Row]) -> list[Row]:
 
 
 def _not_begun(recorded: ViewEvent, event: ProposalRecorded) -> Row:
-    proposal = Proposal.decode(bytes(event.proposal))
+    proposal = stored_proposal(bytes(event.proposal))
     named = {"effect": event.request_id, "status": "not_begun", "step": event.step or ""}
     asked = {"action": proposal.action, "output": proposal.output}
     run_id = recorded.stream.removeprefix(RUN_PREFIX)

@@ -43,7 +43,7 @@ from eventlog.events import (
     Waiting,
 )
 from eventlog.progress import Child, Progress, Stored, advance, requests_of
-from eventlog.proposal import Proposal, canonical_args
+from eventlog.proposal import canonical_args, stored_proposal
 from eventlog.run import Run
 from eventlog.views import ViewEvent
 from projections.projection import Row, RowProjection
@@ -230,7 +230,7 @@ _UNDECIDED: Final[Mapping[str, Any]] = {
 
 def _proposal_columns(event: ProposalRecorded) -> Row:
     canonical = bytes(event.proposal)
-    proposal = Proposal.decode(canonical)
+    proposal = stored_proposal(canonical)
     asked = {
         "request_id": event.request_id,
         "action": proposal.action,

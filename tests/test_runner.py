@@ -33,8 +33,10 @@ from eventlog.run import Run
 from eventlog.runtime.effects import Call, Conflicted, Executed, Promise, Recovered, Report
 from eventlog.runtime.failpoints import EFFECT_AFTER, INTENT_AFTER_COMMIT, INTENT_BEFORE_COMMIT, RESULT_BEFORE_COMMIT
 from eventlog.stores import MemoryLog, SqliteLog
-from projections import RunsTable, runs_view
+from projections import RunsTable, built_in_views, runs_view
+from projections.sqlite_views.checking import differences
 from tests.effect_runs import Crash, assert_refused_as_unknown, crash_at, whole_log
+from tools.campaigns.storage.log_files import open_file
 
 CONTENT = "approved technical brief"
 
@@ -345,6 +347,19 @@ async def test_what_an_earlier_program_recorded_in_another_spelling_can_still_be
     await runner.reject("run-1", run.proposal.hash)
     assert (await runner.state("run-1")).status is Status.REJECTED
     assert action.calls == []
+
+
+async def test_views_show_what_an_earlier_program_recorded_in_another_spelling(tmp_path: Path) -> None:
+    views = built_in_views()
+    async with open_file(tmp_path / "log.db", views=views) as log:
+        asked = start(Run(run_id="run-1"), stored_proposal(DOUBLED))
+        await log.append_reserved([Append(run_stream("run-1"), asked.events, Expect.no_stream())])
+        for view in views:
+            assert await differences(log, view) == []
+        names = [
+            each for (each,) in await log.read_view(lambda found: found.execute("SELECT action FROM runs").fetchall())
+        ]
+        assert names == ["scripted"]
 
 
 # ── how an effect ends ────────────────────────────────────────────────────────────────────────────────────────────────
