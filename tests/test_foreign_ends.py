@@ -72,6 +72,19 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
         yield log
 
 
+@eventlog.workflow
+async def insistent(run: RunContext) -> Any:
+    """Send, and take everything for a reason to send again."""
+    for _ in range(3):
+        try:
+            return await run.act("send", {}, output="x")
+        except Suspended:
+            raise
+        except BaseException:
+            pass
+    return "not sent"
+
+
 def sending(end: Callable[[], Any], sent: list[str], **options: Any) -> Any:
     @eventlog.action("send", **options)
     async def send(call: Call) -> str:
@@ -99,17 +112,6 @@ async def test_an_action_that_ends_so_leaves_an_outcome_that_nobody_knows(log: R
 @pytest.mark.parametrize("end", ENDS)
 async def test_a_workflow_that_takes_everything_for_a_failure_does_not_go_on_behind_it(log: RunLog, end: Any) -> None:
     sent: list[str] = []
-
-    @eventlog.workflow
-    async def insistent(run: RunContext) -> Any:
-        for _ in range(3):
-            try:
-                return await run.act("send", {}, output="x")
-            except Suspended:
-                raise
-            except BaseException:
-                pass
-        return "not sent"
 
     @eventlog.workflow
     async def gathering(run: RunContext) -> Any:
@@ -326,16 +328,6 @@ async def test_a_run_stops_where_the_engine_itself_ends_so_around_an_effect(log:
         if point == "effect.after" and not ended:
             ended.append(point)
             raise error
-
-    @eventlog.workflow
-    async def insistent(run: RunContext) -> Any:
-        while True:
-            try:
-                return await run.act("send", {}, output="x")
-            except Suspended:
-                raise
-            except BaseException:
-                pass
 
     action = sending(nothing, sent)
     runner = eventlog.Runner(log, workflows=[insistent], actions=[action], policies={"send": AUTO}, reach=reach)
