@@ -479,7 +479,7 @@ CODES: Final[Mapping[str, Explanation]] = {
     ),
     "subject_key_missing": Explanation(
         "The stream is encrypted under the key of its subject, and this program was not given that key.",
-        "Name the folder of the keys: `--subject-keys FOLDER`; in a copy from before an erasure, erase again.",
+        "Name the folder of the keys with `--subject-keys FOLDER`; in a copy from before an erasure, erase again.",
     ),
     "run_open": Explanation(
         "The run has not ended, and goes on from what is in its events; nothing of it was erased.",
