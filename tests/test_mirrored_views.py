@@ -121,7 +121,15 @@ class TestATranscriptThatIsGone:
         assert starts == [3]
 
 
-ERASING = {"erase", "erase_subject", "has_unreadable_streams", "purge", "subject_key_id", "subject_streams"}
+ERASING = {
+    "erase",
+    "erase_subject",
+    "has_unreadable_streams",
+    "is_key_destroyed",
+    "purge",
+    "subject_key_id",
+    "subject_streams",
+}
 
 
 class TestViewsOverAMirroredLog:
