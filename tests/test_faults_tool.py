@@ -133,8 +133,14 @@ class TestAVerdict:
         assert (verdicts(report), len(report["results"][0]["violations"])) == (["violated"], 20)
 
 
+def heed() -> None:
+    """Heed what may be ignored where the tests run, as behind nohup or in the background."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
-def begun(project: Path, how: str, *words: str, before: Any = None) -> Iterator[subprocess.Popen[str]]:
+def begun(project: Path, how: str, *words: str, before: Any = heed) -> Iterator[subprocess.Popen[str]]:
     """Start the tool, and wait for its first line."""
     with subprocess.Popen(
         [sys.executable, str(project / "tools" / "faults.py"), *words],
