@@ -149,7 +149,9 @@ class ProjectionRunner:
     async def _position(self, kept: _Kept) -> int:
         if kept.state != "starting" or self._database is None or not isinstance(kept.view, SqliteView):
             return kept.position
-        return await position_of(self._database, kept.view)  # another process may be keeping it
+        position = await position_of(self._database, kept.view)  # another process may be keeping it
+        # One that is ahead of the log is of another history: that is found, and said, when it is begun here.
+        return position if position <= (await self._log.head()).position else kept.position
 
     # ── the task of a view ───────────────────────────────────────────────────────────────────────────────────────────
 

@@ -263,6 +263,20 @@ async def test_a_log_older_than_its_views_is_said_to_be_so(tmp_path: Path) -> No
         await assert_equal_to_a_fresh_one(log, SqliteView(Totals()), views)
 
 
+async def test_a_view_that_is_ahead_of_its_log_holds_nothing_of_what_is_appended(tmp_path: Path) -> None:
+    """Another process keeps it, from the longer log: this one has not come to begin it, and to say so."""
+    path, older, views = tmp_path / "log.db", tmp_path / "older.db", tmp_path / "views.db"
+    async with open_file(path) as log:
+        await append(log, 0, 100)
+    shutil.copy(path, older)
+    async with open_file(path) as log, ProjectionRunner(log, [SqliteView(Totals())], into=views) as runner:
+        await runner.wait_for("totals", await append(log, 100, 20))
+        async with open_file(older) as short, ProjectionRunner(short, [SqliteView(Totals())], into=views) as other:
+            with pytest.raises(EventLogError) as late:
+                await other.wait_for("totals", await append(short, 100, 1), timeout_s=0.5)
+            assert late.value.code == "view_late"
+
+
 async def test_a_database_of_views_belongs_to_one_log(tmp_path: Path) -> None:
     views = tmp_path / "views.db"
     async with open_file(tmp_path / "log.db") as log, ProjectionRunner(log, [SqliteView(Totals())], into=views):
