@@ -254,7 +254,10 @@ async def test_a_step_that_ends_so_has_failed_and_is_replayed_as_failed(log: Run
     assert (await types_of(log)).count("step_failed") == len(tried) == 2
 
 
-async def test_a_caller_that_is_cancelled_ends_the_action_and_is_told_nothing_else(log: RunLog) -> None:
+@pytest.mark.parametrize("options", [{}, {"secrets": {"TOKEN": "the marker of a secret"}}], ids=["", "secrets"])
+async def test_a_caller_that_is_cancelled_ends_the_action_and_is_told_nothing_else(
+    log: RunLog, options: dict[str, Any]
+) -> None:
     begun = asyncio.Event()
     sent: list[str] = []
 
@@ -262,7 +265,7 @@ async def test_a_caller_that_is_cancelled_ends_the_action_and_is_told_nothing_el
         begun.set()
         await asyncio.sleep(60)
 
-    runner = eventlog.Runner(log, actions=[sending(waits, sent)])
+    runner = eventlog.Runner(log, actions=[sending(waits, sent, **options)])
     await approved(runner)
     resuming = asyncio.create_task(runner.resume("run-1"))
     await begun.wait()

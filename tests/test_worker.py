@@ -54,9 +54,9 @@ async def settled(log: RunLog) -> int:
 
 
 @pytest.mark.parametrize("bad", [0, -1, True, 1.5, "20"])
-def test_a_number_of_runs_that_is_none_is_refused(bad: object) -> None:
-    with pytest.raises(InvalidInput):
-        Worker(None, max_concurrent=bad)  # type: ignore[arg-type]
+async def test_a_number_of_runs_that_is_none_is_refused(log: RunLog, clock: FakeClock, bad: object) -> None:
+    with pytest.raises(InvalidInput, match="`max_concurrent` is an int from 1"):
+        Worker(runner_for(log, clock), max_concurrent=bad)  # type: ignore[arg-type]
 
 
 async def test_runs_that_were_only_recorded_are_driven_and_no_more_at_a_time_than_allowed(

@@ -81,6 +81,7 @@ TESTS: Final[tuple[str, ...]] = (
     "test_sqlite_failures",
     "test_sqlite_identity",
     "test_sqlite_log",
+    "test_sqlite_memory",
     "test_sqlite_processes",
     "test_sqlite_tamper",
     "test_stored_heads",
